@@ -4,7 +4,13 @@ Importing it loads neither torch nor the server; backends and their libraries co
 """
 
 from runtime.lang.absent import refuse_name
-from runtime.lang.backend import Backend, flush_cache, get_server_info, set_default_backend
+from runtime.lang.backend import (
+    Backend,
+    flush_cache,
+    get_server_info,
+    global_config,
+    set_default_backend,
+)
 from runtime.lang.choices import (
     greedy_token_selection,
     token_length_normalized,
@@ -60,6 +66,7 @@ __all__ = [
     "gen_int",
     "gen_string",
     "get_server_info",
+    "global_config",
     "greedy_token_selection",
     "image",
     "select",

@@ -19,11 +19,13 @@ class Generation:
     token_ids  exactly what spells `text` after the prompt, where that is known: the next prompt
                continues after these ids; None: the text is tokenised anew
     meta_info  what the backend tells besides
+    is_cut     a stop string ended it: `token_ids` spell the text, the stop string and perhaps more
     """
 
     text: str
     token_ids: tuple[int, ...] | None
     meta_info: dict[str, Any] = field(default_factory=dict[str, Any])
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +79,24 @@ class Backend(Protocol):
         ...
 
 
-class _Default:
-    """The backend of programs that are given none."""
+class GlobalConfig:
+    """Settings of all programs, as SGLang's `global_config` has them.
+
+    default_backend  of programs that are given none
+    """
+
+    __slots__ = ("default_backend",)
 
     def __init__(self) -> None:
-        self.backend: Backend | None = None
+        self.default_backend: Backend | None = None
 
 
-_default = _Default()
+global_config = GlobalConfig()
 
 
 def set_default_backend(backend: Backend | None) -> None:
     """Let programs that are given no backend use this one."""
-    _default.backend = backend
+    global_config.default_backend = backend
 
 
 def backend_or_default(backend: Backend | None) -> Backend:
@@ -98,7 +105,7 @@ def backend_or_default(backend: Backend | None) -> Backend:
     Raises ValueError where there is none, RuntimeError in a process where none can be asked.
     """
     LOOP.refuse_fork()
-    chosen = backend or _default.backend
+    chosen = backend or global_config.default_backend
     if chosen is None:
         raise ValueError("no backend: call set_default_backend, or pass backend=")
     return chosen

@@ -14,8 +14,7 @@ from runtime.lang.backend import Backend
 from runtime.lang.bodies import THREADS, wait, wait_over
 from runtime.lang.failures import named, shorten
 from runtime.lang.loop import LOOP
-from runtime.lang.prompt import Prompt
-from runtime.lang.recent import recent
+from runtime.lang.recent import commit
 from runtime.lang.running import Call, start
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import State
@@ -23,14 +22,6 @@ from runtime.lang.trace import common_prefix
 
 # As many as a server queues by default.
 AT_ONCE = 1024
-
-
-async def _commit(backend: Backend, prefix: Prompt) -> None:
-    """Compute a prefix, unless that was done lately."""
-    kept = recent(backend)
-    if not kept.has(prefix):
-        await backend.cache_prefix(prefix)
-    kept.note(prefix)
 
 
 class Batch:
@@ -100,7 +91,7 @@ class Batch:
             return
         # Programs say themselves what is wrong with their prompts, or with the backend.
         with suppress(RequestError):
-            wait(LOOP.submit(_commit(self._backend, prefix)))
+            wait(LOOP.submit(commit(self._backend, prefix)))
 
     def _start_next(self) -> None:
         with self._lock:

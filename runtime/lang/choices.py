@@ -36,10 +36,12 @@ class Decision:
 
     index      of the choice
     meta_info  what led to it
+    decision   the choice
     """
 
     index: int
     meta_info: dict[str, Any]
+    decision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,39 @@ class ChoicesMethod:
     decide: Callable[[Sequence[ChoiceScore]], tuple[int, dict[str, Any]]]
     requires_unconditional_logprobs: bool = False
 
-    def __call__(self, scores: Sequence[ChoiceScore]) -> Decision:
-        """Return the decision. Raises ValueError where there is nothing to choose from."""
+    def __call__(
+        self, scores: Sequence[ChoiceScore] | None = None, **told: Sequence[Any]
+    ) -> Decision:
+        """Return the decision. Raises ValueError where there is nothing to choose from.
+
+        told  what SGLang's methods are called with, instead of `scores`: choices,
+              input_token_logprobs, unconditional_token_logprobs and facts that follow from them
+        """
+        scores = _told_scores(**told) if scores is None else scores
         if not scores or not all(score.logprobs for score in scores):
             raise ValueError("every choice needs at least one token")
         index, facts = self.decide(scores)
-        return Decision(index, {**_facts(scores), **facts})
+        return Decision(index, {**_facts(scores), **facts}, scores[index].text)
+
+
+def _told_scores(
+    choices: Sequence[str],
+    input_token_logprobs: Sequence[Sequence[Sequence[Any]]],
+    unconditional_token_logprobs: Sequence[Sequence[Sequence[Any]]] | None = None,
+    **_: Any,
+) -> list[ChoiceScore]:
+    """Return scores of what SGLang's methods are told: rows of log-probability, id and text."""
+    alone = unconditional_token_logprobs
+    return [
+        ChoiceScore(
+            text,
+            tuple(row[1] for row in rows),
+            tuple(row[2] for row in rows),
+            tuple(row[0] for row in rows),
+            tuple(row[0] for row in alone[k]) if alone is not None else None,
+        )
+        for k, (text, rows) in enumerate(zip(choices, input_token_logprobs, strict=True))
+    ]
 
 
 def _facts(scores: Sequence[ChoiceScore]) -> dict[str, Any]:

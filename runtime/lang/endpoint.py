@@ -5,8 +5,10 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from runtime.lang.backend import Generation, Piece
+from runtime.lang.bodies import wait
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import Connection, HttpBackend
+from runtime.lang.loop import LOOP
 from runtime.lang.native import (
     check_reply,
     generate_fields,
@@ -38,6 +40,11 @@ class Endpoint(HttpBackend):
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
         super().__init__(Connection(base_url, api_key=api_key, verify=verify, transport=transport))
+
+    @property
+    def model_info(self) -> dict[str, Any]:
+        """Return `/model_info`; waits for it."""
+        return wait(LOOP.submit(self.connection.get("/model_info")))
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> list[Generation]:
         """Continue a prompt with one request."""

@@ -20,6 +20,7 @@ from runtime.lang.group import Group
 from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
 from runtime.lang.loop import LOOP
 from runtime.lang.prompt import Prompt, Transcript
+from runtime.lang.recent import compute
 from runtime.lang.sampling import Sampling
 from runtime.lang.snapshot import Growth, Snapshot
 from runtime.lang.text_log import TextLog
@@ -351,9 +352,10 @@ class Executor:
             partial(self.log.add, gen.name),
             streams=self.streams,
         )
-        self._transcript.add(written[0].text, written[0].token_ids)
+        first = written[0]
+        self._transcript.add(first.text, first.token_ids, is_cut=first.is_cut)
         if sampling.n in (None, 1):
-            return Value(written[0].text, written[0].meta_info)
+            return Value(first.text, first.meta_info)
         return Value([w.text for w in written], [w.meta_info for w in written])
 
     async def _select(self, select: Select) -> Value:
@@ -372,7 +374,7 @@ class Executor:
     async def _snapshot(self, *, commit: bool) -> Snapshot:
         shared = self._transcript.settled()
         if commit and shared:
-            await labelled(self.backend.cache_prefix(shared), "fork")
+            await labelled(compute(self.backend, shared), "fork")
         return Snapshot(self._transcript.copy(), list(self.log.pieces))
 
     async def _adopt(self, ready: "Future[Snapshot]", keep: object) -> None:

@@ -46,8 +46,10 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     return {"prompt_parts": {"segments": [_segment(piece) for piece in prompt.pieces]}}
 
 
-def _segment(piece: str | Written) -> str | tuple[int, ...]:
-    return piece.token_ids if isinstance(piece, Written) else piece
+def _segment(piece: str | Written) -> str | tuple[int, ...] | dict[str, Any]:
+    if not isinstance(piece, Written):
+        return piece
+    return {"text": piece.text, "ids": piece.token_ids} if piece.is_cut else piece.token_ids
 
 
 def generate_fields(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
@@ -66,8 +68,8 @@ def generation(reply: dict[str, Any]) -> Generation:
     if finish.get("type") == "abort":
         raise Aborted(finish.get("message") or "the request was aborted")
     matched = finish.get("matched")
-    if isinstance(matched, str):  # the ids say the stop string as well, the text does not
-        return Generation(reply["text"], None, meta)
+    if isinstance(matched, str):
+        return Generation(reply["text"], tuple(ids), meta, is_cut=True)
     if ids and matched == ids[-1]:
         ids = ids[:-1]
     return Generation(reply["text"], tuple(ids), meta)

@@ -16,6 +16,7 @@ from runtime.lang.address import checked_url, origin
 from runtime.lang.backend import Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import Connection, HttpBackend
+from runtime.lang.openai_facts import TokenUsage, generation_facts
 from runtime.lang.prompt import Prompt
 from runtime.lang.sampling import Sampling
 
@@ -38,6 +39,7 @@ class OpenAI(HttpBackend):
     organization  default: $OPENAI_ORG_ID
     project       default: $OPENAI_PROJECT_ID
     extra_body    fields that every generation sends besides, say {"reasoning_effort": "none"}
+    token_usage   what generations have used so far
 
     A key, an organization and a project of the environment are sent only to the server of
     $OPENAI_BASE_URL and to OpenAI's own. An empty variable is as none.
@@ -76,13 +78,16 @@ class OpenAI(HttpBackend):
         is_openai = origin(url) == origin(DEFAULT_URL)
         self._limit = "max_completion_tokens" if is_openai else "max_tokens"
         self._model = model_name
+        self.token_usage = TokenUsage()
         self._extra = dict(extra_body or {})
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> list[Generation]:
         """Continue a prompt with one request."""
         path, body = self._request(prompt, sampling)
         reply = await self.connection.post(path, body)
-        return [_generation(choice, reply) for choice in _choices(reply)]
+        choices = _choices(reply)
+        self.token_usage.add(reply.get("usage"))
+        return [_generation(choice, reply) for choice in choices]
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Continue a prompt with one request, piece by piece."""
@@ -99,10 +104,9 @@ class OpenAI(HttpBackend):
                     finish = choice.get("finish_reason") or finish
                     logprobs.append(choice.get("logprobs") or {})
                     told = choice.get("logprobs")
-                    facts = {"finish_reason": finish, "usage": usage, "logprobs": told}
-                    yield Piece(new, meta_info=facts)
-        meta = {"finish_reason": finish, "usage": usage, "logprobs": _joined(logprobs)}
-        yield Piece("", _finished(text, meta))
+                    yield Piece(new, meta_info=generation_facts(finish, usage, told))
+        self.token_usage.add(usage)
+        yield Piece("", _finished(text, generation_facts(finish, usage, _joined(logprobs))))
 
     async def score(
         self, prompt: Prompt, choices: tuple[str, ...], *, unconditional: bool
@@ -123,6 +127,7 @@ class OpenAI(HttpBackend):
         }
         reply = await self.connection.post("/completions", body)
         rows = [c["logprobs"] for c in sorted(_choices(reply), key=lambda c: c["index"])]
+        self.token_usage.add(reply.get("usage"))
         start = min(_boundary(row, len(text)) for row in rows)
         scores = [_score(c, row, start) for c, row in zip(choices, rows, strict=True)]
         return scores, {"usage": reply.get("usage")}
@@ -187,12 +192,8 @@ def _text(choice: dict[str, Any], message: str) -> str:
 
 
 def _generation(choice: dict[str, Any], reply: dict[str, Any]) -> Generation:
-    meta = {
-        "finish_reason": choice.get("finish_reason"),
-        "usage": reply.get("usage"),
-        "logprobs": choice.get("logprobs"),
-    }
-    return _finished(_text(choice, "message"), meta)
+    told = (choice.get("finish_reason"), reply.get("usage"), choice.get("logprobs"))
+    return _finished(_text(choice, "message"), generation_facts(*told))
 
 
 def _finished(text: str, meta: dict[str, Any]) -> Generation:

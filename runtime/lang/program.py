@@ -8,10 +8,14 @@ from typing import Any, Literal, overload
 from runtime.errors import RequestError
 from runtime.lang.backend import Backend, backend_or_default
 from runtime.lang.batch import AT_ONCE, Batch
+from runtime.lang.bodies import wait
 from runtime.lang.failures import shorten
+from runtime.lang.loop import LOOP
+from runtime.lang.recent import commit
 from runtime.lang.running import Call, run_async, run_here, start
 from runtime.lang.sampling import ACCEPTED, Sampling
 from runtime.lang.state import State
+from runtime.lang.trace import common_prefix
 
 Arguments = Mapping[str, Any] | Sequence[Any]
 
@@ -39,6 +43,11 @@ class Program:
         self.__name__ = function.__name__
         self._signature = inspect.signature(function)
 
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function, as SGLang names it."""
+        return self.function
+
     def bind(self, **arguments: Any) -> "Program":
         """Return this program with some arguments given."""
         return Program(self.function, {**self.bound, **arguments}, traces=self.traces)
@@ -65,6 +74,15 @@ class Program:
             raise
 
     __call__ = run
+
+    def cache(self, backend: Backend | None = None) -> None:
+        """Compute what all runs begin with, whatever the arguments that are not bound are."""
+        chosen = backend_or_default(backend)
+        named = [name for name in list(self._signature.parameters)[1:] if name not in self.bound]
+        calls = [self._call((), {name: object() for name in named})[0] for _ in range(2)]
+        prefix = common_prefix(calls, chosen)
+        if prefix is not None:
+            wait(LOOP.submit(commit(chosen, prefix)))
 
     def stream(self, *arguments: Any, backend: Backend | None = None, **keywords: Any) -> State:
         """Start the program and return its state at once, to read text as it comes."""

@@ -1,5 +1,6 @@
 """What has been said so far, as a backend is given it: plain text, or turns of a chat."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,21 +8,28 @@ from runtime.errors import BadRequest
 
 # Shorter beginnings are not worth a resume point.
 MIN_SHARED_CHARS = 64
+# A tokenizer splits text at blanks before it merges: what precedes the last blanks, or the last
+# word with its blanks, has the same tokens whatever follows.
+_LAST_WORD = re.compile(r"\s+$|\s*\S+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Text that a model wrote, with the ids it wrote it in."""
+    """Text that a model wrote, with the ids it wrote it in.
+
+    is_cut  a stop string ended it: the ids spell the text, the stop string and perhaps more
+    """
 
     text: str
     token_ids: tuple[int, ...]
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One message of a chat.
 
-    pieces  what its content is made of, where a model wrote some of it in an assistant's turn
+    pieces  what its content is made of, where a model wrote some of it
     """
 
     role: str
@@ -91,6 +99,21 @@ class Prompt:
         ends = dict.fromkeys((*worth[:1], *worth[-1:]))
         return replace(self, shared=tuple(Place(turns[n][0], at) for n, at in ends))
 
+    def with_stable_end(self) -> "Prompt":
+        """Return the prompt with `shared` before the last word of text that may go on.
+
+        That word may become one token with what is said next.
+        """
+        if self.between or any(not isinstance(piece, str) for piece in self.pieces):
+            return self
+        turn = len(self.turns) - 1 if self.unfinished or self.begun else None
+        text = self.text if turn is None else self.turns[turn].content
+        chars = len(_LAST_WORD.sub("", text))
+        before = 0 if turn is None else sum(len(t.content) for t in self.turns[:turn])
+        if not chars or before + chars < MIN_SHARED_CHARS:
+            return self
+        return replace(self, shared=(Place(turn, chars),))
+
     @property
     def text(self) -> str:
         """The text of `pieces`."""
@@ -130,14 +153,16 @@ class Transcript:
         began = list(self.between), list(self.begun_pieces)
         return Transcript(*lists, self.role, self.begun, *began)
 
-    def add(self, text: str, token_ids: tuple[int, ...] | None = None) -> None:
-        """Append text; with `token_ids`, text that a model wrote in exactly these."""
+    def add(
+        self, text: str, token_ids: tuple[int, ...] | None = None, *, is_cut: bool = False
+    ) -> None:
+        """Append text; with `token_ids`, text that a model wrote in these; see `Written`."""
         if not text and not token_ids:
             return
-        piece = Written(text, token_ids) if token_ids else text
+        piece = Written(text, token_ids, is_cut) if token_ids else text
         if self.role is not None:
             self.begun += text
-            self._add_begun(piece if text and self.role == "assistant" else text)
+            self._add_begun(piece if text else text)
         elif self.turns:
             self._add_between(piece)
         elif isinstance(piece, str) and self.pieces and isinstance(self.pieces[-1], str):
@@ -192,10 +217,14 @@ class Transcript:
         return Prompt(turns=(*turns, begun) if self.begun else turns, between=between)
 
     def settled(self) -> Prompt:
-        """Return what can be computed already, whatever is said next: closed turns, all text."""
-        if self.turns or self.role is not None:
-            return Prompt(turns=tuple(self.turns), open=False, between=tuple(self.between))
-        return Prompt(pieces=tuple(self.pieces))
+        """Return what can be computed already, whatever is said next."""
+        if self.role in (None, "assistant") or self.begun:
+            return self.prompt()
+        return self.closed()
+
+    def closed(self) -> Prompt:
+        """Return the closed turns of a chat."""
+        return Prompt(turns=tuple(self.turns), open=False, between=tuple(self.between))
 
     def messages(self) -> list[dict[str, str]]:
         """Return the closed turns as OpenAI writes them."""

@@ -8,7 +8,9 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
+from runtime.errors import BadRequest
 from runtime.lang.backend import Backend
 from runtime.lang.prompt import Place, Prompt
 
@@ -52,6 +54,26 @@ def recent(backend: Backend) -> Recent:
         return Recent()
 
 
+async def commit(backend: Backend, prefix: Prompt) -> None:
+    """Compute a beginning, unless that was done lately."""
+    kept = recent(backend)
+    if not kept.has(prefix):
+        await compute(backend, prefix)
+    kept.note(prefix)
+
+
+async def compute(backend: Backend, prefix: Prompt) -> None:
+    """Compute a beginning; of a turn that the chat format cannot leave open what precedes it."""
+    try:
+        await backend.cache_prefix(prefix.with_stable_end())
+    except BadRequest:
+        if not prefix.unfinished:
+            raise
+        if len(prefix.turns) > 1:
+            closed = replace(prefix, turns=prefix.turns[:-1], unfinished=False)
+            await backend.cache_prefix(closed)
+
+
 def note_points(backend: Backend, prompt: Prompt) -> None:
     """Keep the beginnings of a computed prompt behind which a server left a resume point.
 
@@ -69,4 +91,4 @@ def note_points(backend: Backend, prompt: Prompt) -> None:
 
 
 def _key(prompt: Prompt) -> int:
-    return hash((prompt.pieces, prompt.turns, prompt.between))
+    return hash((prompt.pieces, prompt.turns, prompt.between, prompt.open, prompt.unfinished))

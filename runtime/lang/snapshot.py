@@ -26,7 +26,7 @@ class Growth:
                 case str():
                     transcript.add(part)
                 case Written():
-                    transcript.add(part.text, part.token_ids)
+                    transcript.add(part.text, part.token_ids, is_cut=part.is_cut)
                 case Begin():
                     transcript.begin(part.role)
                 case End():

@@ -127,6 +127,8 @@ def common_prefix(calls: Sequence[Call], backend: Backend) -> Prompt | None:
     if error is not None and not isinstance(error, Exception | _Stop):
         raise error
     prompt = recorder.transcript.settled()
+    if prompt.turns and len(recorder.transcript.begun) < MIN_PREFIX_CHARS:
+        prompt = recorder.transcript.closed()
     chat = [*(turn.content for turn in prompt.turns), *(part.text for part in prompt.between)]
     size = len(prompt.text) + sum(map(len, chat))
     return prompt if size >= MIN_PREFIX_CHARS else None

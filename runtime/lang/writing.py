@@ -42,7 +42,7 @@ async def _next_token(backend: Backend, prompt: Prompt, sampling: Sampling) -> l
     """
     asked = replace(sampling, max_tokens=1, min_tokens=None)
     written = await backend.generate(prompt, asked)
-    return [replace(one, text="", token_ids=()) for one in written]
+    return [replace(one, text="", token_ids=(), is_cut=False) for one in written]
 
 
 async def _streamed(

@@ -111,6 +111,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/v1/messages", messages.create, post, body=MessagesBody)
     _add(app, "/v1/messages/count_tokens", messages.count_tokens, post, body=CountBody)
     _add(app, "/v1/responses", responses.create, post, body=ResponsesBody)
+    _add(app, "/v1/responses/input_tokens", responses.count, post, body=ResponsesBody)
     kept, text = "/v1/responses/{response_id}", {"type": "string"}
     salts = [{"name": x, "in": "query", "schema": text} for x in ("cache_salt", "extra_key")]
     _add(app, kept, responses.retrieve, get, parameters=[_in_path("response_id"), *salts])

@@ -18,6 +18,7 @@ from runtime.sampling import SamplingSpec
 from runtime.server.caller import caller
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.chat_schema import ChatBody, conversation_chars
+from runtime.server.custom_tools import CustomCalls
 from runtime.server.fields import refusing_depth
 from runtime.server.grammars import forced_call, format_grammar, or_calls, strict_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
@@ -205,7 +206,7 @@ class Chats:
         grammar, v4, answers = spec.grammar, self._service.v4, self._service.answers
         parallel, forced = body.parallel_tool_calls is not False, body.forced_tools()
         # Of a tool that is named one call is made; "required" may need several.
-        several = parallel and (forced is None or body.tool_choice == "required")
+        several = parallel and not body.choice.is_single
         if answers is not None:
             return format_grammar(
                 grammar,
@@ -214,6 +215,7 @@ class Chats:
                 body.held_tools() if prompt.tools else None,
                 parallel=several,
                 reasoning=prompt.reasoning,
+                holds=body.holds_calls(),
             )
         if v4 is None:
             return grammar
@@ -224,7 +226,7 @@ class Chats:
             held = body.held_tools()
             if grammar is not None:
                 grammar = or_calls(grammar, held, dsml_id=ids[DSML], parallel=parallel)
-            elif any(schema is not None for schema in held.values()):
+            elif body.holds_calls():
                 return strict_calls(held, dsml_id=ids[DSML], parallel=parallel)
         if grammar is None or not prompt.reasoning:
             return grammar
@@ -248,7 +250,7 @@ class Chats:
             logprobs = chat_logprobs(answer.logprobs, answer.channels, speller)
         return {
             "index": index,
-            "message": reply.message(),
+            "message": CustomCalls(plan.body.custom_tools()).message(reply.message()),
             "logprobs": logprobs,
             **token_id_fields(plan.body, answer.token_ids),
             **reply.finish_fields(answer.finish),
@@ -259,6 +261,7 @@ class Chats:
         body, usage = plan.body, Usage([plan.call])
         replies = [plan.reply() for _ in range(plan.call.sampling.n)]
         counters = [plan.counter() for _ in replies]
+        customs = [CustomCalls(body.custom_tools()) for _ in replies]
         begun: set[int] = set()
         merged = merge(self._service.manager, [plan.call])
         try:
@@ -271,7 +274,7 @@ class Chats:
                     role = {"role": "assistant", "content": ""}
                     yield self._wrapped(plan, usage, _chunk(delta.index, role))
                 reply = replies[delta.index]
-                for chunk in self._news(plan.body, delta, reply):
+                for chunk in self._news(plan.body, delta, reply, customs[delta.index]):
                     yield self._wrapped(plan, usage, chunk)
                 if delta.finish is not None:
                     self.prepare_next(plan, reply, delta.finish)
@@ -282,9 +285,14 @@ class Chats:
         if body.include_usage:
             yield plan.envelope.wrap([], usage=usage.report())
 
-    def _news(self, body: ChatBody, delta: Delta, reply: ChoiceReply) -> list[dict[str, Any]]:
+    def _news(
+        self, body: ChatBody, delta: Delta, reply: ChoiceReply, custom: CustomCalls
+    ) -> list[dict[str, Any]]:
         """Return the chunks of a delta; what is told of its tokens goes with the first of them."""
-        parts = reply.feed(delta.text, ended=delta.finish is not None)
+        ended = delta.finish is not None
+        parts = list(filter(None, map(custom.delta, reply.feed(delta.text, ended=ended))))
+        if ended and (last := custom.finish()) is not None:
+            parts.append(last)
         tokens = token_id_fields(body, delta.token_ids)
         if delta.logprobs is not None and any(delta.channels):
             speller = self._service.speller

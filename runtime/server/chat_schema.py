@@ -7,12 +7,14 @@ import msgspec
 
 from runtime.errors import BadRequest
 from runtime.sampling import SamplingSpec
+from runtime.server.custom_tools import CustomTool, as_arguments
 from runtime.server.field_hints import FieldHints
 from runtime.server.fields import refusing_depth
 from runtime.server.grammars import openai_format
 from runtime.server.known_elsewhere import CHAT
 from runtime.server.openai_schema import CommonBody, check_top
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
+from runtime.server.tool_choice import ToolChoice, read_choice
 
 MAX_MESSAGES = 10_000
 
@@ -29,7 +31,7 @@ _RESERVED = {
     "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token",
     "raise_exception", "strftime_now",
 }  # fmt: skip
-_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs")
 _TEMPLATE_NAMES = ("enable_thinking", "thinking", "reasoning_effort")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 
@@ -55,12 +57,32 @@ class FunctionCall(msgspec.Struct, frozen=True):
     arguments: str | dict[str, Any] = "{}"
 
 
+class CustomCall(msgspec.Struct, frozen=True):
+    """What an assistant called that takes text."""
+
+    name: str
+    input: str
+
+
 class MessageToolCall(msgspec.Struct, frozen=True):
     """One tool call of an assistant's message."""
 
     id: str
-    function: FunctionCall
-    type: Literal["function"] = "function"
+    function: FunctionCall | None = None
+    type: Literal["function", "custom"] = "function"
+    custom: CustomCall | None = None
+
+    def __post_init__(self) -> None:
+        if (self.function if self.type == "function" else self.custom) is None:
+            raise ValueError(f"Object missing required field `{self.type}`")
+
+    @property
+    def called(self) -> FunctionCall:
+        """The call as a function's."""
+        if self.type == "custom" and self.custom is not None:
+            return FunctionCall(self.custom.name, as_arguments(self.custom.input))
+        assert self.function is not None, "checked when it was made"
+        return self.function
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -90,21 +112,23 @@ class ToolFunction(msgspec.Struct, frozen=True, omit_defaults=True):
 class Tool(msgspec.Struct, frozen=True):
     """One entry of `tools`."""
 
-    function: ToolFunction
-    type: Literal["function"] = "function"
+    function: ToolFunction | None = None
+    type: Literal["function", "custom"] = "function"
+    custom: CustomTool | None = None
 
+    def __post_init__(self) -> None:
+        if (self.function if self.type == "function" else self.custom) is None:
+            raise ValueError(f"Object missing required field `{self.type}`")
 
-class NamedFunction(msgspec.Struct, frozen=True):
-    """Which function."""
-
-    name: str
-
-
-class NamedTool(msgspec.Struct, frozen=True):
-    """A `tool_choice` that names the tool to call."""
-
-    type: Literal["function"]
-    function: NamedFunction
+    @property
+    def called(self) -> ToolFunction:
+        """The function that it is to the model. Raises BadRequest for a grammar that is none."""
+        if self.type == "custom" and self.custom is not None:
+            tool, where = self.custom, f"tools: {self.custom.name[:80]!r}"
+            strict = tool.pattern(where) is not None or None
+            return ToolFunction(tool.name, tool.description, tool.parameters(where), strict)
+        assert self.function is not None, "checked when it was made"
+        return self.function
 
 
 class ChatBody(CommonBody, frozen=True, kw_only=True):
@@ -150,26 +174,39 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
 
         Raises BadRequest for a `tool_choice` that is none, or that cannot be met.
         """
-        if self.tool_choice in (None, "none", "auto"):
+        choice = self.choice
+        tools = choice.among(self.offered_tools())
+        if not choice.must:
             return None
-        tools = self.offered_tools()
-        if self.tool_choice != "required":
-            name = _named(self.tool_choice)
-            tools = {name: tools[name]} if name in tools else {}
         if not tools:
             raise BadRequest("tool_choice names no tool that is there", param="tool_choice")
         return tools
 
+    @property
+    def choice(self) -> ToolChoice:
+        """What `tool_choice` says. Raises BadRequest."""
+        return read_choice(self.tool_choice)
+
     def offered_tools(self) -> dict[str, Any]:
         """Return the parameters' schema of each tool."""
-        return {tool.function.name: tool.function.parameters or {} for tool in self.tools or ()}
+        return {tool.name: tool.parameters or {} for tool in self._called()}
 
     def held_tools(self) -> dict[str, Any]:
-        """Return the parameters' schema of each tool, None where it is not `strict`."""
-        return {
-            tool.function.name: tool.function.parameters or {} if tool.function.strict else None
-            for tool in self.tools or ()
-        }
+        """Return the parameters' schema of each tool that may be called, None: not `strict`."""
+        held = {t.name: t.parameters or {} if t.strict else None for t in self._called()}
+        return self.choice.among(held)
+
+    def holds_calls(self) -> bool:
+        """Say whether calls that are free to be made are held to anything."""
+        is_strict = any(schema is not None for schema in self.held_tools().values())
+        return is_strict or self.choice.names is not None
+
+    def custom_tools(self) -> frozenset[str]:
+        """Return the names of the tools that take text."""
+        return frozenset(t.called.name for t in self.tools or () if t.type == "custom")
+
+    def _called(self) -> list[ToolFunction]:
+        return [tool.called for tool in self.tools or ()]
 
     @property
     def continues(self) -> bool:
@@ -197,8 +234,8 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             body["tools"] = [_v4_tool(tool) for tool in self.tools]
             # A call that must be made is forced by a grammar; the prompt is that of a free choice.
             if self.tool_choice is not None:
-                forced = self.forced_tools() is not None
-                body["tool_choice"] = "auto" if forced else self.tool_choice
+                self.forced_tools()
+                body["tool_choice"] = "none" if self.tool_choice == "none" else "auto"
         form = openai_format(self.response_format)
         if form is not None and form.get("type") == "json_schema":
             body["response_format"] = form
@@ -327,32 +364,22 @@ def check_message_tools(message: ChatMessage, where: str) -> None:
 
 
 def _v4_call(call: MessageToolCall) -> dict[str, Any]:
-    arguments = call.function.arguments
+    arguments = call.called.arguments
     if not isinstance(arguments, str):
         with refusing_depth("messages"):
             arguments = msgspec.json.encode(arguments).decode()
-    function = {"name": call.function.name, "arguments": arguments}
+    function = {"name": call.called.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 
 def _v4_tool(tool: Tool) -> dict[str, Any]:
     with refusing_depth("tools"):
-        function = msgspec.to_builtins(tool.function)
-    parameters = tool.function.parameters
+        function = msgspec.to_builtins(tool.called)
+    parameters = tool.called.parameters
     # OpenAI takes a schema that does not say it is an object's; DeepSeek's encoder does not.
     if parameters is not None and "type" not in parameters:
         function["parameters"] = {"type": "object", **parameters}
     return {"type": "function", "function": function}
-
-
-def _named(tool_choice: Any) -> str:
-    """Return the tool that `tool_choice` names. Raises BadRequest if it is malformed."""
-    try:
-        return msgspec.convert(tool_choice, NamedTool).function.name
-    except msgspec.ValidationError:
-        raise BadRequest(
-            "tool_choice must be none, auto, required or name a function", param="tool_choice"
-        ) from None
 
 
 def content_texts(message: ChatMessage, where: str) -> list[str]:

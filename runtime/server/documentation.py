@@ -11,6 +11,7 @@ from runtime.server.responses_documentation import (
     RESPONSE,
     RESPONSE_DELETED,
     RESPONSE_EVENT,
+    RESPONSE_TOKENS,
 )
 
 Schema = dict[str, Any]
@@ -27,6 +28,7 @@ _REPLIES: dict[str, Schema] = {
     "/v1/messages": {_JSON: replies.MESSAGE, _EVENTS: replies.MESSAGE_EVENT},
     "/v1/messages/count_tokens": {_JSON: replies.TOKEN_COUNT},
     "/v1/responses": {_JSON: RESPONSE, _EVENTS: RESPONSE_EVENT},
+    "/v1/responses/input_tokens": {_JSON: RESPONSE_TOKENS},
     "/v1/responses/{response_id}": {_JSON: replies.either(RESPONSE, RESPONSE_DELETED)},
     "/v1/models": {_JSON: replies.MODELS},
     "/v1/models/{name:path}": {_JSON: replies.MODEL},

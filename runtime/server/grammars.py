@@ -17,6 +17,7 @@ from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
 from runtime.server.fields import refusing_depth
+from runtime.server.structured_outputs import StructuredOutputs
 
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 # Fields of a format that say what the output must be, here or on other servers.
@@ -30,6 +31,7 @@ def asked_grammar(
     regex: str | None = None,
     ebnf: str | None = None,
     structural_tag: str | dict[str, Any] | None = None,
+    structured_outputs: StructuredOutputs | None = None,
 ) -> Grammar | None:
     """Return the one grammar that is asked for, None where there is none.
 
@@ -46,9 +48,11 @@ def asked_grammar(
     for kind, text in texts.items():
         if text is not None:
             asked[kind] = Grammar(kind, text if isinstance(text, str) else _json(text, kind))
-    by_format = _of_format(response_format)
-    if by_format is not None:
-        asked["response_format"] = by_format
+    others = {
+        "response_format": _of_format(response_format),
+        "structured_outputs": structured_outputs and structured_outputs.as_grammar(),
+    }
+    asked |= {name: grammar for name, grammar in others.items() if grammar is not None}
     if len(asked) > 1:
         names = ", ".join(asked)
         raise BadRequest(f"an output follows one grammar, got {names}", param=list(asked)[-1])
@@ -108,6 +112,7 @@ def format_grammar(
     *,
     parallel: bool,
     reasoning: bool,
+    holds: bool,
 ) -> Grammar | None:
     """Return what an answer in the format of a Jinja template must be; None: anything.
 
@@ -116,6 +121,7 @@ def format_grammar(
     held       tools that may be called, each with its schema if it is strict, else with None
     parallel   whether there may be several calls
     reasoning  whether the answer begins inside the reasoning
+    holds      calls that are free to be made are held to `held` and its schemas
     Raises as `forced_call` does.
     """
     if forced is not None:
@@ -126,7 +132,7 @@ def format_grammar(
     elif held and grammar is not None:
         calls = _format_calls(form, held, most=None if parallel else 1)
         grammar = msgspec.structs.replace(grammar, calls=calls)
-    elif held and any(schema is not None for schema in held.values()):
+    elif held and holds:
         return _strict_format_calls(form, held, parallel=parallel)
     if grammar is None or not reasoning:
         return grammar
@@ -141,8 +147,8 @@ def _strict_format_calls(
     opening = opening_id(form)
     if opening is None:
         raise GrammarError(
-            "a tool that is strict cannot be enforced with this model unless tool_choice is "
-            "required or names it: no token begins its calls",
+            "a tool that is strict, and tools that are allowed, cannot be enforced with this model "
+            "unless tool_choice requires a call: no token begins its calls",
             param="tools",
         )
     text = _format_calls(form, tools, most=None if parallel else 1, begun=True)

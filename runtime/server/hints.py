@@ -4,8 +4,8 @@ from fnmatch import fnmatchcase
 
 # A path, in which * stands for any text -> the hint. The first that fits counts.
 _ENDPOINTS = {
+    "/v1/responses/*/cancel": "responses are made while their request waits: close its connection",
     "/v1/responses/*/*": "responses are made while their request waits, from the items it sends",
-    "/v1/responses/input_tokens": "use /tokenize, with messages",
     "/v1/responses/compact": "contexts are not edited: send fewer items",
     "/v1/embeddings /v1/rerank /v1/classify /classify /encode /embeddings /rerank /pooling"
     " /v2/rerank /v2/embed /v1/moderations /v1/fine_tuning/*":

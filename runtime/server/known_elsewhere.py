@@ -83,7 +83,6 @@ _OPENAI = (
     FieldHint("guided_json", "use json_schema, or response_format"),
     FieldHint("guided_regex", "use regex"),
     FieldHint("guided_whitespace_pattern", "use regex or ebnf"),
-    FieldHint("structured_outputs", "use response_format, json_schema, regex or ebnf"),
     FieldHint("response_fields", "replies are sent whole"),
     FieldHint("n_indent", "use regex"),
     FieldHint("service_tier", "there is one tier; use priority",
@@ -140,8 +139,9 @@ CHAT = FieldHints(
         FieldHint("task", "ask in a message"),
         FieldHint("output_config output_format", "use response_format"),
         FieldHint("tools.type messages.tool_calls.type",
-                  "tools of type function are served, and no others"),
+                  "tools of type function and custom are served, and no others"),
         FieldHint("tools.function", 'a tool is {"type": "function", "function": {"name": ...}}'),
+        FieldHint("tools.custom", 'such a tool is {"type": "custom", "custom": {"name": ...}}'),
     ),
 )  # fmt: skip
 
@@ -302,8 +302,9 @@ TOKENIZE = FieldHints(
                   "chats are written in V4's own format, or by the checkpoint's template"),
         FieldHint("documents", "put them into a message"),
         FieldHint("tools.type messages.tool_calls.type",
-                  "tools of type function are served, and no others"),
+                  "tools of type function and custom are served, and no others"),
         FieldHint("tools.function", 'a tool is {"type": "function", "function": {"name": ...}}'),
+        FieldHint("tools.custom", 'such a tool is {"type": "custom", "custom": {"name": ...}}'),
     ),
 )  # fmt: skip
 PROFILE = FieldHints(

@@ -11,6 +11,7 @@ from runtime.server.fields import called_here
 from runtime.server.grammars import asked_grammar
 from runtime.server.known_elsewhere import GENERATE, SAMPLING
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
+from runtime.server.structured_outputs import StructuredOutputs
 
 DEFAULT_NEW_TOKENS = 128
 # As a key, a number is checked before it is hashed: multiples of 2**61 - 1 all hash alike, and a
@@ -51,6 +52,7 @@ class SampledBody(HintedBody, frozen=True, kw_only=True):
         defaults: SamplingDefaults,
         *,
         response_format: dict[str, Any] | None = None,
+        structured_outputs: StructuredOutputs | None = None,
         **others: Any,
     ) -> SamplingSpec:
         """Return a checked spec of what is not None, of the rest as `defaults` say.
@@ -65,6 +67,7 @@ class SampledBody(HintedBody, frozen=True, kw_only=True):
             regex=self.regex,
             ebnf=self.ebnf,
             structural_tag=self.structural_tag,
+            structured_outputs=structured_outputs,
         )
         said = {name: value for name, value in fields.items() if value is not None}
         for name in {"stop", "stop_token_ids"} & said.keys():

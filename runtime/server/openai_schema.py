@@ -11,6 +11,7 @@ from runtime.server.fields import called_here
 from runtime.server.known_elsewhere import COMPLETION
 from runtime.server.native_schema import SampledBody
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
+from runtime.server.structured_outputs import StructuredOutputs
 
 MAX_LOGPROBS = 20
 DEFAULT_COMPLETION_TOKENS = 16
@@ -38,6 +39,7 @@ class CommonBody(SampledBody, frozen=True, kw_only=True):
     rid: str | None = None
     return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
     best_of: int | None = None
 
     @property
@@ -69,6 +71,7 @@ class CommonBody(SampledBody, frozen=True, kw_only=True):
                 default_new_tokens=default_tokens,
                 min_new_tokens=self.min_tokens,
                 response_format=self.response_format,
+                structured_outputs=self.structured_outputs,
             )
 
 

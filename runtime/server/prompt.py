@@ -5,6 +5,7 @@ produced, so that the next call continues at the exact last token. `{"messages":
 rendered by the checkpoint's own template.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from runtime.errors import BadRequest
 from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage
 from runtime.server.native_schema import GenerateBody
+from runtime.server.segments import Segment, plain_segments, segment_ids, segment_text
 from runtime.server.service import Service
 from runtime.server.written import Answer, Written, make_answer, put_in
 from runtime.tokenizer.call import Limits, refuse_endless
@@ -25,6 +27,8 @@ MAX_SEGMENTS = 10_000
 # Places between the messages of a chat that text may stand at: each is rendered by itself.
 MAX_PLACES = 64
 MAX_SHARED = 4
+# Whose messages a model may have written.
+_WRITABLE = ("assistant", "user", "system")
 
 
 class Between(msgspec.Struct, frozen=True):
@@ -35,7 +39,7 @@ class Between(msgspec.Struct, frozen=True):
     """
 
     after: int
-    segment: str | list[int]
+    segment: Segment
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -52,8 +56,9 @@ class Shared(msgspec.Struct, frozen=True):
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt in pieces; exactly one of `segments` and `messages` is given.
 
-    segments                text or token ids, in order; each text is tokenised by itself, and
-                            only a first one is given what begins a text
+    segments                text, token ids, or answers that a stop string ended, in order; each
+                            text is tokenised by itself, and only a first one is given what begins
+                            a text
     continue_final_message  the last message is unfinished: the answer's beginning, or a turn of
                             another role in which the model is to write
     add_generation_prompt   open the assistant's turn (the default); False: the messages alone,
@@ -62,10 +67,10 @@ class Prompt(msgspec.Struct, frozen=True):
     between                 text that stands outside of the messages
     shared                  ends of beginnings that other prompts are likely to share: each leaves a
                             resume point
-    written                 assistant's messages as the token ids that a model wrote
+    written                 messages as the token ids that a model wrote
     """
 
-    segments: list[str | list[int]] | None = None
+    segments: list[Segment] | None = None
     messages: list[ChatMessage] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -172,9 +177,10 @@ class Prompts:
         seen: set[int] = set()
         for one in written:
             at = one.message
-            if not 0 <= at < len(messages) or messages[at].role != "assistant" or at in seen:
+            if not 0 <= at < len(messages) or messages[at].role not in _WRITABLE or at in seen:
                 raise BadRequest(
-                    f"written names messages of the assistant by index, each once: got {at}",
+                    f"written names messages of {', '.join(_WRITABLE)} by index, each once: "
+                    f"got {at}",
                     param="prompt_parts",
                 )
             if not isinstance(messages[at].content, str):
@@ -201,8 +207,9 @@ class Prompts:
         ]
         ids = await self._render_text(prompt, marked, as_prefix=as_prefix)
         found = put_in(ids, [answers[at] for at in sorted(answers)])
-        if self._service.v4 is None or found is None:
-            # A template may change what it prints: V4's format does not.
+        changes = any(messages[at].role != "assistant" for at in answers)
+        if self._service.v4 is None or found is None or changes:
+            # A template may change what it prints: V4's format leaves answers as they are.
             plain = await self._render_text(prompt, messages, as_prefix=as_prefix)
             if found is None or not self._is_same(ids, answers, messages, plain):
                 return plain, len(plain)
@@ -214,7 +221,7 @@ class Prompts:
         found = {
             one.message: await manager.in_thread(
                 partial(make_answer, manager.tokenizer, one.segments),
-                chars=sum(len(s) for s in one.segments if isinstance(s, str)),
+                chars=sum(len(segment_text(s)) for s in one.segments),
             )
             for one in written
             if one.message < count
@@ -300,32 +307,32 @@ class Prompts:
         return ids[: len(ids) - 1 - ids[::-1].index(opens)] if opens in ids else ids
 
     async def encode_segments(
-        self, segments: list[str | list[int]], *, begins: bool = True
+        self, segments: Sequence[Segment], *, begins: bool = True
     ) -> PromptIds:
         """Return the ids of segments, which a prompt `begins` with or not. Raises BadRequest."""
         self._check_segments(segments)
         manager = self._service.manager
         return await manager.in_thread(
             lambda: _encode_segments(manager.tokenizer, manager.limits, segments, begins=begins),
-            chars=sum(len(s) for s in segments if isinstance(s, str)),
+            chars=sum(len(segment_text(segment)) for segment in segments),
         )
 
-    def _check_segments(self, segments: list[str | list[int]]) -> None:
+    def _check_segments(self, segments: Sequence[Segment]) -> None:
         """Raise BadRequest for too many of them, or ids that are none."""
         if not 1 <= len(segments) <= MAX_SEGMENTS:
             raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
         for segment in segments:
-            if not isinstance(segment, str) and segment:
-                self._service.check_token_ids(segment, param="prompt_parts")
+            if ids := segment_ids(segment):
+                self._service.check_token_ids(ids, param="prompt_parts")
 
 
 def _encode_segments(
-    tokenizer: TextTokenizer, limits: Limits, segments: list[str | list[int]], *, begins: bool
+    tokenizer: TextTokenizer, limits: Limits, segments: Sequence[Segment], *, begins: bool
 ) -> PromptIds:
-    refuse_endless("".join(s for s in segments if isinstance(s, str)), tokenizer, limits)
+    refuse_endless("".join(map(segment_text, segments)), tokenizer, limits)
     ids: list[int] = []
     open_tokens = 0
-    for number, segment in enumerate(segments):
+    for number, segment in enumerate(plain_segments(tokenizer, segments)):
         if isinstance(segment, str):
             new = tokenizer.encode(segment, add_special_tokens=begins and number == 0)
             open_tokens = len(new)

@@ -75,16 +75,22 @@ _CHAT_TOKENS = array(record(**TOKEN, top_logprobs=array(record(**TOKEN))))
 _CHAT_LOGPROBS = record(
     content=_CHAT_TOKENS, refusal=NULL, optional={"reasoning_content": _CHAT_TOKENS}
 )
-_CALL = {
-    "id": STRING,
-    "type": named("function"),
-    "function": record(name=STRING, arguments=STRING),
-}
+_CALL = either(
+    record(id=STRING, type=named("function"), function=record(name=STRING, arguments=STRING)),
+    record(id=STRING, type=named("custom"), custom=record(name=STRING, input=STRING)),
+)
 # The first piece of a call says whose it is, and all of them add to its arguments.
-_CALL_PIECE = record(
-    index=INTEGER,
-    function=record(arguments=STRING, optional={"name": STRING}),
-    optional={"id": STRING, "type": named("function")},
+_CALL_PIECE = either(
+    record(
+        index=INTEGER,
+        function=record(arguments=STRING, optional={"name": STRING}),
+        optional={"id": STRING, "type": named("function")},
+    ),
+    record(
+        index=INTEGER,
+        custom=record(input=STRING, optional={"name": STRING}),
+        optional={"id": STRING, "type": named("custom")},
+    ),
 )
 # With the id of a call that a stream has begun.
 INVALID_CALLS = array(record(name=_nullable(STRING), error=STRING, optional={"id": STRING}))
@@ -114,7 +120,7 @@ CHAT = _envelope(
             refusal=NULL,
             optional={
                 "reasoning_content": STRING,
-                "tool_calls": array(record(**_CALL)),
+                "tool_calls": array(_CALL),
                 "invalid_tool_calls": INVALID_CALLS,
             },
         ),

@@ -16,6 +16,7 @@ from runtime.messages import TokenLogprobs
 from runtime.server.body import LONG_BODY_BYTES, MAX_BODY_BYTES, read_body
 from runtime.server.chat import ChatPlan, Chats
 from runtime.server.chat_reply import ChoiceReply
+from runtime.server.chat_schema import ChatBody
 from runtime.server.openai import chat_logprobs
 from runtime.server.replies import EventStream, events, json_reply, until_disconnect
 from runtime.server.responses_items import Item
@@ -28,6 +29,9 @@ from runtime.server.runs import Tally, gather, merge
 from runtime.server.service import Service
 from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Finish
+
+# In the query of a response that is kept: parts of a stream.
+_STREAMED = {"stream", "starting_after"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class _Job:
             reply,
             carry_reasoning=self.body.includes(ENCRYPTED),
             namespaced=namespaced(self.body.offered),
+            custom=self.plan.body.custom_tools(),
         )
         return reply, output
 
@@ -72,8 +77,20 @@ class ResponsesRoutes:
             return EventStream(events(self._numbered(job), named=True), done=b"")
         return json_reply(await until_disconnect(request, self._gather(job)))
 
+    async def count(self, request: Request) -> Response:
+        """Return how many tokens the prompt of a conversation has."""
+        chat, _, _ = await self._chat(await read_body(request, ResponsesBody))
+        self._service.check_model(chat.model)
+        with in_responses():
+            ids = await self._chats.encode(chat)
+        return json_reply({"object": "response.input_tokens", "input_tokens": len(ids)})
+
     async def retrieve(self, request: Request) -> Response:
-        """Return a response that is kept."""
+        """Return a response that is kept. Raises BadRequest where it is asked for as a stream."""
+        for name in _STREAMED & request.query_params.keys():
+            if request.query_params[name] not in ("", "false"):
+                text = "a response that is kept is sent whole: leave it out"
+                raise BadRequest(f"{name}: {text}", param=name, code="not_supported")
         stored = self._store.get(request.path_params["response_id"], self._owner(request))
         return Response(stored.reply, media_type="application/json")
 
@@ -83,12 +100,21 @@ class ResponsesRoutes:
         self._store.delete(name, self._owner(request))
         return json_reply({"id": name, "object": "response", "deleted": True})
 
-    async def _job(self, body: ResponsesBody) -> _Job:
+    async def _chat(self, body: ResponsesBody) -> tuple[ChatBody, list[Item], Stored | None]:
+        """Return a request as a chat, the items that it adds, and what it continues.
+
+        Raises BadRequest, NotFound.
+        """
         owner = self._service.namespaces.of(body.cache_salt, body.extra_key)
         previous = self._previous(body.previous_response_id, owner)
         added = self._store.resolve(body.items, owner)
         with in_responses():
-            plan = await self._chats.plan(body.chat([*await _history(previous), *added]))
+            return body.chat([*await _history(previous), *added]), added, previous
+
+    async def _job(self, body: ResponsesBody) -> _Job:
+        chat, added, previous = await self._chat(body)
+        with in_responses():
+            plan = await self._chats.plan(chat)
         spec = plan.call.sampling
         if body.max_output_tokens:
             # More than the context leaves may be asked for: the answer then ends where it is full.

@@ -53,6 +53,14 @@ _ITEM = either(
         arguments=STRING,
         optional={"namespace": STRING},
     ),
+    record(
+        id=STRING,
+        type=named("custom_tool_call"),
+        status=_STATUS,
+        call_id=STRING,
+        name=STRING,
+        input=STRING,
+    ),
 )
 _USAGE = record(
     input_tokens=INTEGER,
@@ -90,6 +98,7 @@ RESPONSE = record(
     usage=either(_USAGE, NULL),
     optional={"invalid_tool_calls": INVALID_CALLS},
 )
+RESPONSE_TOKENS = record(object=named("response.input_tokens"), input_tokens=INTEGER)
 RESPONSE_DELETED = record(id=STRING, object=named("response"), deleted=BOOLEAN)
 
 
@@ -110,4 +119,6 @@ RESPONSE_EVENT = either(
     _event("reasoning_text.done", **_TEXT_PLACE, text=STRING),
     _event("function_call_arguments.delta", **_PLACE, delta=STRING),
     _event("function_call_arguments.done", **_PLACE, name=STRING, arguments=STRING),
+    _event("custom_tool_call_input.delta", **_PLACE, delta=STRING),
+    _event("custom_tool_call_input.done", **_PLACE, input=STRING),
 )

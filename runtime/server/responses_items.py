@@ -25,7 +25,8 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
     role, content      of a message; `content` of a reasoning item is the reasoning
     call_id, name, arguments   of a function_call; `namespace` if its function is in one
-    call_id, output    of a function_call_output
+    call_id, name, input       of a custom_tool_call
+    call_id, output    of a function_call_output and a custom_tool_call_output
     encrypted_content  the reasoning again, for clients that keep no other field
     status             incomplete: the item was cut off
     """
@@ -38,6 +39,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[ItemPart] | None = None
     summary: list[ItemPart] | None = None
     encrypted_content: str | None = None

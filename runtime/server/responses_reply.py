@@ -5,16 +5,24 @@ sent.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runtime.server.chat_reply import ChoiceReply
+from runtime.server.custom_tools import InputText
 from runtime.server.messages_thinking import carry
 from runtime.server.runs import Tally
 
 Event = dict[str, Any]
 
-_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_PREFIXES = {
+    "reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc",
+}  # fmt: skip
+# Calls: the field that has what the tool is given, and the word that events have for it.
+_GIVEN = {
+    "function_call": ("arguments", "function_call_arguments"),
+    "custom_tool_call": ("input", "custom_tool_call_input"),
+}
 # The word that events have for the text of an item.
 _TEXTS = {"reasoning": "reasoning_text", "message": "output_text"}
 
@@ -31,17 +39,21 @@ class ResponseOutput:
         *,
         carry_reasoning: bool = False,
         namespaced: Mapping[str, dict[str, str]] | None = None,
+        custom: Collection[str] = (),
     ) -> None:
         """Begin without an item.
 
         reply            tells which calls are whole
         carry_reasoning  add the reasoning in the form that some clients send back
         namespaced       `name` and `namespace` of functions, by their full names
+        custom           names of custom tools
         """
         self.items: list[dict[str, Any]] = []
         self._reply = reply
         self._carry_reasoning = carry_reasoning
         self._namespaced = namespaced or {}
+        self._custom = custom
+        self._input = InputText()
         self._open: dict[str, Any] | None = None
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -68,19 +80,25 @@ class ResponseOutput:
         if item is None:
             return
         kind, text = item["type"], "".join(self._pieces)
-        calls = kind == "function_call"
-        done = self._is_whole(item) if calls else not cut
+        done = self._is_whole(item) if kind in _GIVEN else not cut
         item["status"] = "completed" if done else "incomplete"
-        if calls:
-            item["arguments"] = text
-            if done:
-                ending = {"name": item["name"], "arguments": text}
-                yield self._event("response.function_call_arguments.done", **ending)
+        if kind in _GIVEN:
+            yield from self._end_call(item, text, done=done)
         else:
             yield from self._end_part(item, text)
         yield self._event("response.output_item.done", item=item)
         self.items.append(item)
         self._open, self._pieces, self._logprobs = None, [], []
+
+    def _end_call(self, item: dict[str, Any], text: str, *, done: bool) -> Iterator[Event]:
+        given, word = _GIVEN[item["type"]]
+        if item["type"] == "custom_tool_call" and (left := self._input.finish()):
+            yield self._event(f"response.{word}.delta", delta=left)
+            text += left
+        item[given] = text
+        if done:
+            named = {"name": item["name"]} if item["type"] == "function_call" else {}
+            yield self._event(f"response.{word}.done", **named, **{given: text})
 
     def _end_part(self, item: dict[str, Any], text: str) -> Iterator[Event]:
         kind = item["type"]
@@ -113,12 +131,17 @@ class ResponseOutput:
         """Yield the events of a call's next piece; its first one has its id."""
         said = call["function"]
         if "id" in call:
+            kind = "custom_tool_call" if said["name"] in self._custom else "function_call"
             named = self._namespaced.get(said["name"], {"name": said["name"]})
-            yield from self._start("function_call", call_id=call["id"], **named, arguments="")
-        if said["arguments"]:
-            self._pieces.append(said["arguments"])
-            delta = said["arguments"]
-            yield self._event("response.function_call_arguments.delta", delta=delta)
+            yield from self._start(kind, call_id=call["id"], **named, **{_GIVEN[kind][0]: ""})
+            self._input = InputText()
+        assert self._open is not None, "a call's first piece has its id"
+        kind, delta = self._open["type"], said["arguments"]
+        if kind == "custom_tool_call":
+            delta = self._input.feed(delta)
+        if delta:
+            self._pieces.append(delta)
+            yield self._event(f"response.{_GIVEN[kind][1]}.delta", delta=delta)
 
     def _start(self, kind: str, **fields: Any) -> Iterator[Event]:
         yield from self.end()

@@ -44,9 +44,21 @@ _METADATA_ENTRIES, _METADATA_NAME, _METADATA_VALUE = 16, 64, 512
 class NamedTool(msgspec.Struct, frozen=True):
     """A `tool_choice` that names the tool to call."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
     namespace: str | None = None
+
+    def in_chat(self) -> dict[str, Any]:
+        """Return it as a chat has it."""
+        return {"type": self.type, self.type: {"name": full_name(self.namespace, self.name)}}
+
+
+class AllowedTools(msgspec.Struct, frozen=True):
+    """A `tool_choice` that leaves some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
 
 
 class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,12 +177,15 @@ class ResponsesBody(HintedBody, frozen=True, kw_only=True):
             return choice
         kind = cast(dict[str, Any], choice).get("type") if isinstance(choice, dict) else choice
         try:
-            named = msgspec.convert(choice, NamedTool)
+            if kind == "allowed_tools":
+                allowed = msgspec.convert(choice, AllowedTools)
+                tools = [tool.in_chat() for tool in allowed.tools]
+                return {"type": kind, kind: {"mode": allowed.mode, "tools": tools}}
+            return msgspec.convert(choice, NamedTool).in_chat()
         except msgspec.ValidationError as fault:
-            text = "tool_choice must be none, auto, required, or name a function"
-            raise BadRequest(f"{text}, got {str(kind)[:80]!r}", param="tool_choice") from fault
-        name = full_name(named.namespace, named.name)
-        return {"type": "function", "function": {"name": name}}
+            text = "tool_choice must be none, auto, required, name a function or a custom tool, or "
+            text += f"be allowed_tools, got {str(kind)[:80]!r}: {fault}"
+            raise BadRequest(text, param="tool_choice") from fault
 
     def _response_format(self) -> dict[str, Any] | None:
         form = None if self.text is None else self.text.format

@@ -1,4 +1,4 @@
-"""The tools of `/v1/responses`: functions, alone or in a namespace, and what is refused.
+"""The tools of `/v1/responses`: functions, alone or in a namespace, custom ones; what is refused.
 
 A namespace is a group of functions. Its functions are offered to the model as `NAMESPACE__NAME`; in
 items a call has both names apart.
@@ -11,7 +11,9 @@ import msgspec
 
 from runtime.errors import BadRequest
 from runtime.server.chat_schema import Tool, ToolFunction
+from runtime.server.custom_tools import CustomFormat, CustomTool
 
+_CALLABLE = ("function", "namespace", "custom")
 _EXPECTED = '{"type": "function", "name": ..., "parameters": ...}'
 
 
@@ -29,10 +31,12 @@ class ResponseTool(InnerTool, frozen=True, omit_defaults=True):
     """One entry of `tools`.
 
     tools                of a namespace
+    format               of a custom tool: text, or what it must be
     external_web_access  of a search: whether it may leave the server's own index
     """
 
     tools: list[InnerTool] | None = None
+    format: CustomFormat | None = None
     external_web_access: bool | None = None
 
 
@@ -44,9 +48,9 @@ def offered(tools: Sequence[ResponseTool], tool_choice: Any) -> list[ResponseToo
     one by default. Raises BadRequest, with the types of all others, where the model could have
     called them.
     """
-    functions = [tool for tool in tools if tool.type in ("function", "namespace")]
+    functions = [tool for tool in tools if tool.type in _CALLABLE]
     reached = tool_choice in (None, "auto", "required")
-    others = [tool for tool in tools if tool.type not in ("function", "namespace")]
+    others = [tool for tool in tools if tool.type not in _CALLABLE]
     missed = [t.type for t in others if not (functions and _finds_nothing(t))] if reached else []
     if missed:
         types = ", ".join(repr(kind[:80]) for kind in dict.fromkeys(missed[:16]))
@@ -64,6 +68,12 @@ def chat_tools(tools: Sequence[ResponseTool]) -> list[Tool]:
     for k, tool in enumerate(tools):
         if tool.type == "function":
             made.append(_function(tool, f"tools[{k}]"))
+            continue
+        if tool.type == "custom":
+            if not tool.name:
+                raise BadRequest(f"tools[{k}]: a custom tool has a name", param="tools")
+            custom = CustomTool(tool.name, tool.description or "", tool.format)
+            made.append(Tool(type="custom", custom=custom))
             continue
         where = f"tools[{k}].tools"
         if not tool.name or not tool.tools:
@@ -114,7 +124,7 @@ def _function(tool: InnerTool, where: str, group: ResponseTool | None = None) ->
 
 def _check_names(made: Sequence[Tool], tools: Sequence[ResponseTool]) -> None:
     """Raise BadRequest where a call could not tell a function of a namespace from another."""
-    names = [tool.function.name for tool in made]
+    names = [tool.called.name for tool in made]
     for name in namespaced(tools):
         if names.count(name) > 1:
             raise BadRequest(f"tools: {name[:80]!r} is there twice", param="tools")

@@ -13,6 +13,7 @@ from runtime.server.chat_schema import (
     MAX_MESSAGES,
     ChatMessage,
     ContentPart,
+    CustomCall,
     FunctionCall,
     MessageToolCall,
 )
@@ -66,7 +67,7 @@ def _turns(items: Sequence[Item]) -> Iterator[ChatMessage]:
                 yield answer.message()
                 waiting |= {call.id for call in answer.calls}
                 answer = _Answer()
-            if item.kind == "function_call_output":
+            if item.kind in ("function_call_output", "custom_tool_call_output"):
                 yield _output(item, waiting, where)
                 continue
             _check_outputs(waiting)
@@ -86,7 +87,7 @@ def _take(answer: _Answer, item: Item, where: str) -> bool:
             if answer.texts or answer.calls:
                 return False
             answer.reasoning.append(item.reasoning(where))
-        case "function_call":
+        case "function_call" | "custom_tool_call":
             # What was cut off was never called.
             if item.status != "incomplete":
                 answer.calls.append(_call(item, where))
@@ -99,7 +100,10 @@ def _take(answer: _Answer, item: Item, where: str) -> bool:
 
 def _call(item: Item, where: str) -> MessageToolCall:
     if not item.call_id or not item.name:
-        raise BadRequest(f"{where}: a function_call has a call_id and a name", param="input")
+        raise BadRequest(f"{where}: a {item.kind} has a call_id and a name", param="input")
+    if item.kind == "custom_tool_call":
+        custom = CustomCall(item.name, item.input or "")
+        return MessageToolCall(item.call_id, type="custom", custom=custom)
     name = full_name(item.namespace, item.name)
     return MessageToolCall(item.call_id, FunctionCall(name, item.arguments or "{}"))
 
@@ -107,9 +111,7 @@ def _call(item: Item, where: str) -> MessageToolCall:
 def _output(item: Item, waiting: set[str], where: str) -> ChatMessage:
     call_id = item.call_id or ""
     if call_id not in waiting:
-        text = (
-            f"{where}: there is no function_call with call_id {call_id[:80]!r} before this output"
-        )
+        text = f"{where}: there is no call with call_id {call_id[:80]!r} before this output"
         raise BadRequest(text, param="input")
     waiting.discard(call_id)
     said = texts(item.output, f"{where}.output")
@@ -119,7 +121,7 @@ def _output(item: Item, waiting: set[str], where: str) -> ChatMessage:
 def _check_outputs(waiting: set[str]) -> None:
     """Raise BadRequest where a call has no output before the conversation goes on."""
     if waiting:
-        text = f"input: the function_call {min(waiting)[:80]!r} has no function_call_output"
+        text = f"input: the call {min(waiting)[:80]!r} has no function_call_output"
         raise BadRequest(f"{text} where the next turn begins", param="input")
 
 

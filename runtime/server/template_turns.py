@@ -37,9 +37,7 @@ def template_turns(body: ChatBody, calls: CallFormat | None) -> list[Message]:
     """
     body.check_count()
     names = {
-        call.id: call.function.name
-        for message in body.messages
-        for call in message.tool_calls or ()
+        call.id: call.called.name for message in body.messages for call in message.tool_calls or ()
     }
     return [
         _turn(message, f"messages[{k}]", calls, names) for k, message in enumerate(body.messages)
@@ -51,7 +49,7 @@ def template_tools(body: ChatBody) -> list[dict[str, Any]] | None:
     if not body.tools or body.tool_choice == "none":
         return None
     with refusing_depth("tools"):
-        tools = [msgspec.to_builtins(tool.function) for tool in body.tools]
+        tools = [msgspec.to_builtins(tool.called) for tool in body.tools]
     for function in tools:
         # A grammar holds calls to it; the model reads the rest.
         function.pop("strict", None)
@@ -115,13 +113,13 @@ def _turn(
 
 
 def _call(call: MessageToolCall, calls: CallFormat) -> dict[str, Any]:
-    arguments = call.function.arguments
+    arguments = call.called.arguments
     with refusing_depth("messages"):
         if calls.arguments == "text" and not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
         elif calls.arguments == "object" and isinstance(arguments, str):
             arguments = _object(arguments)
-    function = {"name": call.function.name, "arguments": arguments}
+    function = {"name": call.called.name, "arguments": arguments}
     return {"id": _call_id(call.id, calls), "type": "function", "function": function}
 
 

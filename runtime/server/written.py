@@ -1,4 +1,4 @@
-"""Answers in a chat as the very token ids that a model wrote, in place of their text.
+"""Messages of a chat as the very token ids that a model wrote, in place of their text.
 
 While the chat is rendered, a mark stands for each such answer; its ids are then put where the
 mark's are. So everything around it is what the format makes of it. Where the format changes an
@@ -11,18 +11,20 @@ from dataclasses import dataclass
 
 import msgspec
 
+from runtime.server.segments import Segment, plain_segments
 from runtime.tokenizer.tokenizer import TextTokenizer
 
 
 class Written(msgspec.Struct, frozen=True):
-    """An assistant's message in pieces.
+    """A message in pieces.
 
     message   its index
-    segments  text, which never means a control token, or token ids; they spell its content
+    segments  text, which never means a control token, token ids, or answers that a stop string
+              ended; they spell its content
     """
 
     message: int
-    segments: list[str | list[int]]
+    segments: list[Segment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,11 @@ class Answer:
     open_tokens: int
 
 
-def make_answer(tokenizer: TextTokenizer, segments: Sequence[str | list[int]]) -> Answer | None:
+def make_answer(tokenizer: TextTokenizer, segments: Sequence[Segment]) -> Answer | None:
     """Return an answer's ids, and a mark for it; None where its text spells a control token."""
     ids: list[int] = []
     open_tokens = 0
-    for segment in segments:
+    for segment in plain_segments(tokenizer, segments):
         if isinstance(segment, str):
             new = tokenizer.encode(segment, add_special_tokens=False) if segment else []
             if not tokenizer.added_ids.isdisjoint(new):

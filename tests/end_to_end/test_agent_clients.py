@@ -130,6 +130,61 @@ for (const model of [openai('default'), openai.chat('default')]) {
 }
 """
 
+LITELLM = """
+import json, os
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+import litellm
+
+litellm.suppress_debug_info = True
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"name": "get_weather", "description": "Get the weather of a city", "parameters": CITY}
+TOOLS = [{"type": "function", "function": WEATHER}]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON, "strict": True}}
+
+for model, base in (("anthropic/default", URL), ("openai/default", URL + "/v1")):
+    def ask(messages, **options):
+        given = {"model": model, "api_base": base, "api_key": "none", "max_tokens": 300}
+        return litellm.completion(messages=messages, **given, **options)
+
+    messages, calls, texts = [], [], []
+    for city in ("Oslo", "Rome"):
+        messages.append({"role": "user", "content": f"What is the weather in {city}?"})
+        if city == "Oslo":
+            answer = ask(messages, tools=TOOLS).choices[0].message
+        else:
+            chunks = list(ask(messages, tools=TOOLS, stream=True))
+            answer = litellm.stream_chunk_builder(chunks, messages=messages).choices[0].message
+        messages.append(answer)
+        for call in answer.tool_calls:
+            calls.append(json.loads(call.function.arguments)["city"])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": "sunny"})
+        messages.append(ask(messages, tools=TOOLS).choices[0].message)
+        texts.append(messages[-1].content)
+    text = "Lena is 31 years old. Give her name and age as JSON."
+    told = ask([{"role": "user", "content": text}], response_format=FORMAT).choices[0].message
+    person = json.loads(told.content)
+    print(json.dumps({"calls": calls, "texts": texts, "person": person}))
+"""
+
+OUTLINES = """
+import outlines, openai
+from typing import Literal
+
+client = openai.OpenAI()
+for make in (outlines.from_vllm, outlines.from_sglang):
+    model = make(client, "default")
+    options = {"max_tokens": 200}
+    print(model("Is it?", Literal["yes", "no"], **options))
+    print(model("A number?", outlines.regex("[0-9]{3}"), **options))
+    print("".join(model.stream("Which?", outlines.types.CFG('root ::= "a" | "b"'), **options)))
+"""
+
 CODEX = """
 model = "default"
 model_provider = "umbra"
@@ -178,6 +233,27 @@ def test_langchain_calls_tools_streams_and_fills_objects(
     python = python_with(tmp_path / "venv", "langchain-openai==1.7.4")
 
     check(run([python, "-c", LANGCHAIN], tmp_path, **settings(server)))
+
+
+def test_litellm_calls_tools_streams_and_fills_objects(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    python = python_with(tmp_path / "venv", "litellm==1.110.2")
+
+    check(run([python, "-c", f"URL = {server.url!r}\n{LITELLM}"], tmp_path))
+
+
+def test_outlines_constrains_as_for_vllm_and_sglang(server: ServerProcess, tmp_path: Path) -> None:
+    python = python_with(tmp_path / "venv", "outlines==1.3.3", "openai")
+
+    told = run([python, "-c", OUTLINES], tmp_path, **settings(server)).split()
+
+    assert len(told) == 6
+    for choice, number, letter in (told[:3], told[3:]):
+        assert choice in ("yes", "no")
+        assert len(number) == 3
+        assert number.isdigit()
+        assert letter in "ab"
 
 
 def test_the_ai_sdk_calls_tools_streams_and_fills_objects(

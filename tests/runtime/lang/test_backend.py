@@ -9,6 +9,7 @@ from runtime.lang.backend import (
     backend_or_default,
     flush_cache,
     get_server_info,
+    global_config,
     set_default_backend,
 )
 from tests.runtime.lang.fake import FakeBackend
@@ -55,3 +56,15 @@ def test_a_forked_process_is_told_that_it_has_no_loop(monkeypatch: pytest.Monkey
 
     with pytest.raises(RuntimeError, match="forked"):
         backend_or_default(backend)
+
+
+def test_the_default_is_in_the_global_configuration() -> None:
+    backend = FakeBackend()
+    set_default_backend(backend)
+
+    assert global_config.default_backend is backend
+    global_config.default_backend = None
+    with pytest.raises(ValueError, match="no backend"):
+        backend_or_default(None)
+    with pytest.raises(AttributeError):
+        global_config.verbosity = 2  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,5 +1,7 @@
 """Tests of runtime.lang.choices."""
 
+from typing import Any
+
 import pytest
 
 from runtime.lang.choices import (
@@ -65,3 +67,17 @@ def test_scores_that_cannot_be_judged_are_refused() -> None:
     for scores in ([], [score()]):
         with pytest.raises(ValueError, match="at least one token"):
             token_length_normalized(scores)
+
+
+def test_the_methods_can_be_told_rows_as_sglangs_are() -> None:
+    told: dict[str, Any] = {
+        "choices": ["organ", "organism"],
+        "normalized_prompt_logprobs": [-0.1, -0.2],
+        "input_token_logprobs": [[[-0.1, 1, None]], [[-0.1, 1, None], [-0.3, 2, None]]],
+        "output_token_logprobs": [[[-0.1, 9, None]], [[-0.1, 9, None]]],
+        "unconditional_token_logprobs": [[[None, 1, None]], [[None, 1, None], [-1.4, 2, None]]],
+    }
+
+    assert token_length_normalized(**told).decision == "organ"
+    assert greedy_token_selection(**told).decision == "organ"
+    assert unconditional_likelihood_normalized(**told).decision == "organism"

@@ -94,7 +94,8 @@ def test_the_end_token_is_not_part_of_what_was_written() -> None:
     cut = Recorded(lambda path, body: reply("h", [1, 2, 3], matched="i"))
 
     assert generate(recorded, Prompt(pieces=("a",)))[0].token_ids == (1, 2)
-    assert generate(cut, Prompt(pieces=("a",)))[0].token_ids is None
+    assert generate(cut, Prompt(pieces=("a",)))[0].token_ids == (1, 2, 3)
+    assert generate(cut, Prompt(pieces=("a",)))[0].is_cut
 
 
 def test_several_choices_come_in_one_reply() -> None:
@@ -159,3 +160,9 @@ def test_facts_are_what_the_server_says() -> None:
     recorded = Recorded(lambda path, body: {"version": "1"})
 
     assert recorded.endpoint.get_server_info() == {"version": "1"}
+
+
+def test_facts_of_the_model_are_read_from_its_server() -> None:
+    recorded = Recorded(lambda path, body: {"model_path": path})
+
+    assert recorded.endpoint.model_info == {"model_path": "/model_info"}

@@ -16,10 +16,10 @@ sgl: Any = importlib.import_module("runtime.lang")
 
 NAMES = """
 AsyncState Backend Endpoint Local OpenAI Program RuntimeEndpoint State assistant assistant_begin
-assistant_end flush_cache function gen gen_int gen_string get_server_info greedy_token_selection
-image select set_default_backend system system_begin system_end token_length_normalized
-unconditional_likelihood_normalized user user_begin user_end video REGEX_BOOL REGEX_FLOAT REGEX_INT
-REGEX_STR
+assistant_end flush_cache function gen gen_int gen_string get_server_info global_config
+greedy_token_selection image select set_default_backend system system_begin system_end
+token_length_normalized unconditional_likelihood_normalized user user_begin user_end video
+REGEX_BOOL REGEX_FLOAT REGEX_INT REGEX_STR
 """
 
 

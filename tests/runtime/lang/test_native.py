@@ -20,6 +20,10 @@ REPLY: dict[str, Any] = {"text": "hi", "output_ids": [1, 2, 9], "meta_info": {}}
             Prompt(pieces=("a", Written("b", (7, 8)))),
             {"prompt_parts": {"segments": ["a", (7, 8)]}},
         ),
+        (
+            Prompt(pieces=("a", Written("b", (7, 8), is_cut=True), "c")),
+            {"prompt_parts": {"segments": ["a", {"text": "b", "ids": (7, 8)}, "c"]}},
+        ),
     ],
 )
 def test_text_is_said_as_text_and_what_was_written_as_ids(prompt: Prompt, fields: Any) -> None:
@@ -55,11 +59,13 @@ def test_sampling_goes_under_its_native_names_and_reporting_beside_it() -> None:
     assert fields["return_logprob"] is True
 
 
-@pytest.mark.parametrize(("matched", "ids"), [(None, (1, 2, 9)), (9, (1, 2)), ("i", None)])
-def test_the_ids_of_a_reply_spell_its_text(matched: Any, ids: Any) -> None:
+@pytest.mark.parametrize(("matched", "ids"), [(None, (1, 2, 9)), (9, (1, 2)), ("i", (1, 2, 9))])
+def test_the_ids_of_a_reply_spell_its_text_or_more(matched: Any, ids: Any) -> None:
     meta = {"finish_reason": {"type": "stop", "matched": matched}}
 
-    assert generation({**REPLY, "meta_info": meta}).token_ids == ids
+    written = generation({**REPLY, "meta_info": meta})
+
+    assert (written.token_ids, written.is_cut) == (ids, matched == "i")
 
 
 def test_a_choices_row_is_read() -> None:

@@ -129,3 +129,21 @@ def test_the_decorator_may_be_called() -> None:
 
     assert [p.run("a", backend=FakeBackend()).text() for p in programs] == ["a"] * 3
     assert function(say, num_api_spec_tokens=64).__name__ == "say"
+
+
+def test_a_program_has_its_function() -> None:
+    assert greet.func is greet.function
+    assert greet.func.__name__ == "greet"
+
+
+def test_a_program_is_cached_up_to_the_first_argument_that_is_not_bound() -> None:
+    @function
+    def ask(s: State, shots: str, question: str) -> None:
+        s += shots + "Q: " + question + gen("x")
+
+    shots = "Q: Where does Anna live?\nA: Anna lives in Rome.\n" * 2
+    backend = FakeBackend()
+    ask.bind(shots=shots).cache(backend)
+    ask.cache(backend)
+
+    assert backend.cached == [shots + "Q: "]

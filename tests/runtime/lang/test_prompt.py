@@ -32,7 +32,7 @@ def test_a_chat_prompt_ends_with_what_the_answer_says_already() -> None:
     written = ("", Written("Well,", (1, 2)))
     assert said.prompt().turns[-1] == Turn("assistant", "Well,", written)
     assert said.prompt().begun == "Well,"
-    assert said.settled() == Prompt(turns=(Turn("user", "hi"),), open=False)
+    assert said.settled() == said.prompt()
 
 
 def test_messages_are_the_closed_turns() -> None:
@@ -71,7 +71,7 @@ def test_text_outside_of_turns_keeps_its_place() -> None:
     outside += (Between(1, Written("e", (2,))),)
     turns = (Turn("user", "hi"),)
     assert said.prompt() == Prompt(turns=turns, between=outside)
-    assert said.settled() == Prompt(turns=turns, open=False, between=outside)
+    assert said.settled() == said.prompt()
     assert before.prompt().between[-1] == Between(1, "c")
     assert "".join(part.text for part in outside) == "abcde"
 
@@ -104,7 +104,7 @@ def test_an_empty_prompt_is_false() -> None:
     assert Prompt(pieces=("a",))
 
 
-def test_only_the_assistant_writes_in_ids_inside_of_turns() -> None:
+def test_what_a_model_writes_inside_of_a_turn_stays_in_ids() -> None:
     said = Transcript()
     for role in ("user", "assistant"):
         said.begin(role)
@@ -115,8 +115,7 @@ def test_only_the_assistant_writes_in_ids_inside_of_turns() -> None:
         said.end(role)
 
     assert said.copy().turns == [
-        Turn("user", "abcd"),
-        Turn("assistant", "abcd", ("a", Written("b", (2,)), "cd")),
+        Turn(role, "abcd", ("a", Written("b", (2,)), "cd")) for role in ("user", "assistant")
     ]
 
 
@@ -147,3 +146,32 @@ def test_prompts_part_where_arguments_first_stand() -> None:
 )
 def test_prompts_that_share_nothing_are_sent_as_they_are(prompt: Prompt) -> None:
     assert prompt.parting(("a fox",)) == prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        (INTRODUCTION, INTRODUCTION.rstrip()),
+        (INTRODUCTION + "\n\n", INTRODUCTION.rstrip()),
+        (INTRODUCTION + "a fi", INTRODUCTION + "a"),
+        (INTRODUCTION[:63], None),
+    ],
+)
+def test_the_last_word_of_text_that_goes_on_may_change(text: str, stays: str | None) -> None:
+    said = Transcript()
+    said.begin("user")
+    said.add(text)
+
+    shared = said.settled().with_stable_end().shared
+    plain = Prompt(pieces=(text,)).with_stable_end().shared
+
+    assert shared == ((Place(0, len(stays)),) if stays else ())
+    assert plain == ((Place(None, len(stays)),) if stays else ())
+
+
+def test_a_turn_without_text_is_not_settled() -> None:
+    said = Transcript()
+    said.begin("user")
+
+    assert not said.settled()
+    assert Prompt(turns=(Turn("user", INTRODUCTION),), open=False).with_stable_end().shared == ()

@@ -2,12 +2,13 @@
 
 import pytest
 
+from runtime.errors import BadRequest
 from runtime.lang.backend import Backend
 from runtime.lang.program import Program, function
 from runtime.lang.prompt import Prompt
 from runtime.lang.recent import FRESH_S, MOST, Recent
 from runtime.lang.state import State
-from runtime.lang.words import assistant, gen, system, user
+from runtime.lang.words import assistant, gen, system, user, user_begin, user_end
 from tests.runtime.lang.fake import FakeBackend
 from tests.runtime.lang.three_backends import NAMES, Model, make_backend
 
@@ -79,3 +80,30 @@ def test_the_same_batch_again_costs_no_request_more(name: str) -> None:
         plain.run_batch(BATCH, backend=backend)
 
     assert counts == ([0, 0] if name == "openai" else [3, 2])
+
+
+class _Closing(FakeBackend):
+    """A backend whose chat format leaves no turn of a user open."""
+
+    async def cache_prefix(self, prompt: Prompt) -> None:
+        """Refuse open turns."""
+        if prompt.unfinished:
+            raise BadRequest("no")
+        await super().cache_prefix(prompt)
+
+
+def test_of_a_turn_that_cannot_be_left_open_the_turns_before_it_are_computed() -> None:
+    @function
+    def forked(s: State, above: bool) -> None:
+        if above:
+            s += system(LONG)
+        s += user_begin() + "Say: "
+        forks = s.fork(2)
+        forks += "it." + user_end() + assistant(gen("x"))
+
+    backend = _Closing()
+    for above in (False, True):
+        forked.run(above, backend=backend)
+
+    assert backend.cached == ["[system]" + LONG]
+    assert len(backend.prompts) == 4

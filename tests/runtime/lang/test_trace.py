@@ -11,7 +11,7 @@ from runtime.lang.prompt import Prompt, Turn
 from runtime.lang.running import Call
 from runtime.lang.state import AsyncState, State
 from runtime.lang.trace import common_prefix
-from runtime.lang.words import assistant, gen, select, system, user
+from runtime.lang.words import assistant, gen, select, system, user, user_begin, user_end
 from tests.runtime.lang.fake import FakeBackend
 from tests.runtime.lang.three_backends import NAMES, Model, make_backend
 
@@ -77,6 +77,16 @@ def test_of_a_chat_whole_turns_are_common() -> None:
 
     assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(
         turns=(Turn("system", LONG),), open=False
+    )
+
+
+def test_of_an_open_turn_a_long_beginning_is_common() -> None:
+    def program(s: State, q: str) -> None:
+        s += user_begin() + LONG
+        s += q + user_end() + assistant(gen("x"))
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(
+        turns=(Turn("user", LONG),), open=False, unfinished=True
     )
 
 

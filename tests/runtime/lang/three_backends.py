@@ -41,20 +41,24 @@ class Model:
         self.prompts.append(prompt)
         return self.reply(prompt)
 
-    def native(self, body: Json) -> Json:
-        """Return the reply of `/generate`."""
-        text = self.answer(_native_prompt(body), body.get("sampling_params") or {})
-        finish = {"type": "length"}
-        return {
-            "text": text,
-            "output_ids": list(text.encode()),
-            "meta_info": {"finish_reason": finish},
-        }
+    def native(self, body: Json) -> Any:
+        """Return the reply of `/generate`; several for `n`."""
+        sampling = body.get("sampling_params") or {}
+        text = self.answer(_native_prompt(body), sampling)
+        meta: Json = {"finish_reason": {"type": "length"}}
+        if top := body.get("top_logprobs_num"):
+            meta["output_top_logprobs"] = [
+                [[-float(k), k, letter] for k in range(top)] for letter in text
+            ]
+        reply = {"text": text, "output_ids": list(text.encode()), "meta_info": meta}
+        count = sampling.get("n") or 1
+        return [reply] * count if count > 1 else reply
 
     def score(self, body: Json) -> Json:
         """Return the reply of `/score`: the last choice is the likeliest."""
         rows = [
             {"token_ids": [k], "token_texts": [choice], "logprobs": [float(k)]}
+            | ({"unconditional_logprobs": [None]} if body.get("unconditional") else {})
             for k, choice in enumerate(body["choices"])
         ]
         return {"choices": rows, "meta_info": {}}
@@ -66,10 +70,14 @@ class Model:
         if path.endswith("/chat/completions"):
             text = self.answer(_chat(body["messages"]), body)
             choice: Json = {"message": {"content": text}, "delta": {"content": text}}
+            if top := body.get("top_logprobs"):
+                rows = [[{"token": c, "logprob": -float(k)} for k in range(top)] for c in text]
+                choice["logprobs"] = {"content": [{**row[0], "top_logprobs": row} for row in rows]}
         else:
             text = self.answer(body["prompt"], body)
             choice = {"text": text}
-        return {"choices": [{"index": 0, "finish_reason": "stop", **choice}]}
+        choices = range(body.get("n") or 1)
+        return {"choices": [{"index": k, "finish_reason": "stop", **choice} for k in choices]}
 
 
 def make_backend(name: str, model: Model) -> Backend:

@@ -137,15 +137,18 @@ def test_switches_that_contradict_each_other_are_refused(fields: Json) -> None:
     assert refused.value.param == "enable_thinking"
 
 
-CUSTOM: Json = {"type": "custom", "custom": {"name": "f", "format": {"type": "text"}}}
+SEARCH: Json = {"type": "web_search"}
 
 
 @pytest.mark.parametrize(
     ("path", "fields", "text"),
     [
-        (CHAT, {"tools": [TOOL, CUSTOM]}, "tools[1].type: Invalid enum value 'custom': tools of"),
-        (CHAT, {"tools": [{"type": "web_search"}]}, "tools[0].type: Invalid enum value 'web_s"),
-        (CHAT, {"tools": [{**TOOL, "type": "custom"}]}, "tools[0].type: Invalid enum value 'cus"),
+        (CHAT, {"tools": [TOOL, SEARCH]}, "tools[1].type: Invalid enum value 'web_search': tools"),
+        (
+            CHAT,
+            {"tools": [{**TOOL, "type": "custom"}]},
+            'tools[0]: Object missing required field `custom`: such a tool is {"type": "custom"',
+        ),
         (
             CHAT,
             {"tools": [{"type": "function", "name": "f", "parameters": {}}]},
@@ -153,10 +156,10 @@ CUSTOM: Json = {"type": "custom", "custom": {"name": "f", "format": {"type": "te
         ),
         (
             CHAT,
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", **CUSTOM}]}]},
-            "messages[0].tool_calls[0].type: Invalid enum value 'custom': tools of type function",
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", **SEARCH}]}]},
+            "messages[0].tool_calls[0].type: Invalid enum value 'web_search': tools of type",
         ),
-        ("/tokenize", {"tools": [CUSTOM]}, "tools[0].type: Invalid enum value 'custom': tools of"),
+        ("/tokenize", {"tools": [SEARCH]}, "tools[0].type: Invalid enum value 'web_search': tools"),
     ],
 )
 @served(v4=True)

@@ -103,7 +103,7 @@ _REFUSED_EVERYWHERE = (
 )
 _REFUSED_OPENAI = (
     f"{_REFUSED_EVERYWHERE} guided_json guided_regex guided_choice guided_grammar"
-    " guided_whitespace_pattern structured_outputs include_stop_str_in_output logprob_token_ids"
+    " guided_whitespace_pattern include_stop_str_in_output logprob_token_ids"
     " return_tokens_as_token_ids return_prompt_token_ids return_prompt_text return_meta_info"
     " return_cached_tokens_details request_id max_new_tokens n_predict max_output_tokens"
     " min_new_tokens stop_sequences sampling_seed random_seed sampling_params n_probs"

@@ -111,7 +111,7 @@ def test_tools_keep_their_order_and_schema() -> None:
     assert tools is not None
     functions = [tool.function for tool in tools]
     assert [(f.name, f.description) for f in functions] == [("f", ""), ("g", "does g")]
-    assert tools[1].function.parameters == {"type": "object", "a": 1}
+    assert tools[1].called.parameters == {"type": "object", "a": 1}
 
 
 @pytest.mark.parametrize(

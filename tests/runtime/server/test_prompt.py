@@ -321,6 +321,21 @@ def test_answers_stand_in_a_chat_as_the_ids_they_were_written_in(v4: bool) -> No
     check()
 
 
+@served(v4=True)
+async def test_a_turn_that_a_model_wrote_for_the_user_keeps_its_ids(server: Server) -> None:
+    user = {"role": "user", "content": "Ask: hi. "}
+    ids = server.manager.tokenizer.encode("hi.", add_special_tokens=False)
+    segments = ["Ask: ", {"text": "hi", "ids": ids}, ". "]
+
+    text = await prompt_of(server, {"messages": [user], **OFF})
+    written = [{"message": 0, "segments": segments}]
+    kept = await prompt_of(server, {"messages": [user], "written": written, **OFF})
+
+    decode = server.manager.tokenizer.decode
+    assert decode(kept) == decode(text)
+    assert any(kept[k : k + len(ids)] == ids for k in range(len(kept)))
+
+
 @served(template="{% for m in messages %}|{{ m.content | trim }}{% endfor %}")
 async def test_the_text_of_an_answer_counts_where_the_format_changes_it(server: Server) -> None:
     messages = [{"role": "assistant", "content": "Yes "}, {"role": "user", "content": "hi"}]
@@ -338,7 +353,7 @@ async def test_the_text_of_an_answer_counts_where_the_format_changes_it(server: 
 @pytest.mark.parametrize(
     "written",
     [
-        [{"message": 0, "segments": [[7]]}],
+        [{"message": 2, "segments": [[7]]}],
         [{"message": 4, "segments": [[7]]}],
         [{"message": -1, "segments": [[7]]}],
         [{"message": 1, "segments": [[7]]}] * 2,
@@ -350,7 +365,9 @@ async def test_the_text_of_an_answer_counts_where_the_format_changes_it(server: 
 async def test_ids_that_no_answer_has_are_refused(
     server: Server, written: list[dict[str, Any]]
 ) -> None:
-    prompt = {"messages": DIALOGUE, "written": written, **OFF}
+    messages = [*DIALOGUE]
+    messages[2] = {"role": "tool", "content": "more", "tool_call_id": "1"}
+    prompt = {"messages": messages, "written": written, **OFF}
     reply = await server.post("/generate", {"prompt_parts": prompt, "sampling_params": ONE})
 
     assert reply.status_code == 400

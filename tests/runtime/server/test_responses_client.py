@@ -1,16 +1,18 @@
 """`/v1/responses` with OpenAI's own clients against a real socket: what they parse and stream."""
 
 import asyncio
+import typing
 from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseInputItemParam, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from runtime.config import ServerConfig
 from tests.runtime.server.engine import Server, served
 from tests.runtime.server.test_app import client_of
+from tests.runtime.server.test_custom_tools import CALL, INPUT
 from tests.runtime.server.test_responses_reply import CALLS
 
 CONFIG = ServerConfig(model_path="/m", served_model_name="tiny", api_key="sk-1")
@@ -21,6 +23,7 @@ TOOL: Any = {
     "parameters": {"type": "object", "properties": {"s": {"type": "string"}}},
     "strict": False,
 }
+CUSTOM: Any = {"type": "custom", "name": "code", "description": "Runs code."}
 
 
 class City(BaseModel):
@@ -107,6 +110,55 @@ async def test_the_stream_of_the_client_accepts_every_event(server: Server) -> N
     assert final.output_text == "so"
     types = [item.type for item in final.output]
     assert types == ["reasoning", "message", "function_call", "function_call"]
+
+
+@served(CONFIG, v4=True)
+async def test_custom_tools_are_called_over_two_turns(server: Server) -> None:
+    server.engine.reply = CALL
+    effort: Any = {"effort": "none"}
+    async with client_of(server) as client:
+        asked: Any = {"model": "tiny", "tools": [CUSTOM], "reasoning": effort}
+        async with client.responses.stream(input="hi", **asked) as stream:
+            told = [event async for event in stream]
+            made = await stream.get_final_response()
+        [call] = strictly(made).output
+        assert call.type == "custom_tool_call"
+        output: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "r"}
+        server.engine.reply = "done"
+        sent: Any = [{"role": "user", "content": "hi"}, *made.output, output]
+        then = await client.responses.create(input=sent, **asked)
+
+    assert (call.name, call.input) == ("code", INPUT)
+    deltas = [e.delta for e in told if e.type == "response.custom_tool_call_input.delta"]
+    assert "".join(deltas) == INPUT
+    assert then.output_text == "done"
+    first, second = (request.input_ids for request in server.engine.requests)
+    assert second.startswith(first)
+
+
+def literals(kind: Any) -> tuple[Any, ...]:
+    """Return the values that a type of the client may have."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is typing.Literal:
+        return parts
+    return tuple(value for part in parts for value in literals(part))
+
+
+@served(CONFIG, v4=True)
+async def test_an_item_of_any_type_is_read_or_refused_by_its_name(server: Server) -> None:
+    members = typing.get_args(ResponseInputItemParam)
+    kinds = {name for item in members for name in literals(typing.get_type_hints(item).get("type"))}
+    read = {
+        *("message", "reasoning", "function_call", "function_call_output", "item_reference"),
+        *("custom_tool_call", "custom_tool_call_output"),
+    }
+    assert read < kinds
+    for kind in kinds - read:
+        items = [{"role": "user", "content": "hi"}, {"type": kind, "id": "1", "call_id": "1"}]
+        reply = await server.post("/v1/responses", {"input": items}, authorization="Bearer sk-1")
+        error = reply.json()["error"]
+        assert (error["param"], error["code"]) == ("input", "not_supported")
+        assert error["message"] == f"input[1]: the type {kind!r} is not supported"
 
 
 @pytest.mark.parametrize("limit", [None, 20, 90])

@@ -18,5 +18,5 @@ def test_every_event_has_a_type_of_its_own_and_a_number() -> None:
     events: list[Schema] = documentation.RESPONSE_EVENT["anyOf"]
     kinds = [kind for event in events for kind in event["properties"]["type"]["enum"]]
 
-    assert len(kinds) == len(set(kinds)) == 15
+    assert len(kinds) == len(set(kinds)) == 17
     assert all("sequence_number" in event["required"] for event in events)

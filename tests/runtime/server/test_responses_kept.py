@@ -183,3 +183,36 @@ async def test_a_long_history_goes_on_until_no_request_could_have_it(
     assert "so?" in _prompt(server, server.engine.requests[-1])
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "previous_response_id"
+
+
+@served(v4=True)
+async def test_the_tokens_of_a_prompt_are_counted_without_computing_it(server: Server) -> None:
+    server.engine.reply = "hello"
+    body: Json = {**HI, **OFF, **TOOLS}
+    first = await create(server, body)
+    asked = len(server.engine.requests)
+
+    then = {**body, "previous_response_id": first["id"]}
+    counts = [await server.post(f"{PATH}/input_tokens", one) for one in (body, then)]
+    wrong = await server.post(f"{PATH}/input_tokens", {**body, "tools": [{"type": "mcp"}]})
+
+    assert len(server.engine.requests) == asked
+    told = [count.json() for count in counts]
+    assert told[0] == {
+        "object": "response.input_tokens",
+        "input_tokens": first["usage"]["input_tokens"],
+    }
+    assert told[1]["input_tokens"] > told[0]["input_tokens"] + 1
+    assert wrong.json()["error"]["param"] == "tools"
+
+
+@served(v4=True)
+async def test_a_kept_response_is_no_stream(server: Server) -> None:
+    kept = f"{PATH}/{(await create(server, HI))['id']}"
+
+    for query, status in (("stream=true", 400), ("starting_after=1", 400), ("stream=false", 200)):
+        reply = await server.client.get(f"{kept}?{query}")
+        assert reply.status_code == status
+    cancelled = await server.post(f"{kept}/cancel", {})
+    assert cancelled.status_code == 404
+    assert "close its connection" in cancelled.json()["error"]["message"]

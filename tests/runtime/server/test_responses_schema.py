@@ -95,7 +95,7 @@ def test_tools_and_their_choice_are_those_of_a_chat(given: Any, told: Any) -> No
         ({"tools": [TOOL, {"type": "mcp", "x": 1}]}, "tools", "'mcp' not supported"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools", "a function is"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice", "got 'file_search'"),
-        ({"tool_choice": 5}, "tool_choice", "none, auto, required, or name a function"),
+        ({"tool_choice": 5}, "tool_choice", "none, auto, required, name a function"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format", "got 'grammar'"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format", "schema is missing"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "ask for it in a message"),

@@ -34,20 +34,28 @@ def chat(*tools: Json, **fields: Any) -> ChatBody:
 
 
 def names(told: ChatBody) -> list[str]:
-    return [tool.function.name for tool in told.tools or ()]
+    return [tool.called.name for tool in told.tools or ()]
 
 
 def test_functions_of_a_namespace_are_offered_by_both_names_with_both_descriptions() -> None:
     told = chat(FUNCTION, GROUP, {**GROUP, "name": "m", "description": None})
 
     assert names(told) == ["f", "n__f", "m__f"]
-    assert [tool.function.description for tool in told.tools or ()] == ["", "Group.", ""]
+    assert [tool.called.description for tool in told.tools or ()] == ["", "Group.", ""]
 
 
 def test_a_tool_choice_can_name_a_function_of_a_namespace() -> None:
     told = chat(FUNCTION, GROUP, tool_choice={"type": "function", "name": "f", "namespace": "n"})
 
     assert list(told.forced_tools() or ()) == ["n__f"]
+
+
+def test_some_of_the_tools_can_be_allowed() -> None:
+    tools = [{"type": "function", "name": "f", "namespace": "n"}, {"type": "custom", "name": "c"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": tools}
+    told = chat(FUNCTION, GROUP, {"type": "custom", "name": "c"}, HOSTED, tool_choice=choice)
+
+    assert list(told.forced_tools() or ()) == ["n__f", "c"]
 
 
 def test_a_search_without_the_web_is_left_out_beside_functions() -> None:
