@@ -45,16 +45,19 @@ class Claims:
         if told and item.finish != "error":  # else it may have read what was not finite
             prompt = unpack_ids(message.input_ids).tolist()
             record = engine.expected.records(prompt)[told - 1]
-            if record not in engine.known.get(message.namespace, set()):
+            namespace = engine.calls[item.request_id].namespace
+            if record not in engine.known.get(namespace, set()):
                 raise Violation(
                     f"request {item.request_id} has {told} cached tokens that nobody computed "
-                    f"in namespace {message.namespace!r}"
+                    f"in namespace {namespace!r}"
                 )
 
     def check_ages(self, now_s: float, slack_s: float) -> None:
         """Demand that nobody waits or runs for longer than it may; and that shares are fair."""
-        world = self._engine.world
+        world, left_s = self._engine.world, self._engine.left_s
         for request in self._engine.requests:
+            gone = request.id in left_s and now_s - left_s[request.id] > slack_s
+            demand(not gone, f"request {request.id} runs for a client that has gone")
             age_s = now_s - request.arrival_s - slack_s
             server_s = None if request.background else world.request_timeout_s
             limits = [s for s in (server_s, request.timeout_s) if s is not None]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,12 +20,15 @@ from runtime.messages import Logprobs
 from runtime.share import Share
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Delta, Finish
+from runtime.tokenizer.stream import ResponseStream
 from tests.simulation.clock import VirtualClock
 from tests.simulation.engine import Engine
 from tests.simulation.expected import Answer, sampling_of
 from tests.simulation.pipes import Violation
 from tests.simulation.script import Arrive
 
+# Tokens that no reader leaves lying.
+EVERYTHING = 1 << 16
 SHARES = (
     Share("@10.0.0.1"),
     Share("alice", weight=2.0),
@@ -48,6 +52,7 @@ class Client:
     """One call and what came of it.
 
     engine   that served it
+    in_flight  asked for how many requests the manager has
     ids      of its requests, once it was sent
     aborted  somebody has aborted it
     lost_s   when its engine died; None: it did not
@@ -55,8 +60,11 @@ class Client:
     done     it has read all, or went away
     """
 
-    def __init__(self, call: Arrive, engine: Engine, clock: VirtualClock) -> None:
+    def __init__(
+        self, call: Arrive, engine: Engine, clock: VirtualClock, in_flight: Callable[[], int]
+    ) -> None:
         self.call, self.engine, self._clock = call, engine, clock
+        self._in_flight = in_flight
         self.began_s = clock.now_s
         self.ids: list[int] = []
         self.aborted = self.done = self.left = self.draining = False
@@ -88,15 +96,13 @@ class Client:
             boundaries=call.boundaries,
         )
 
-    async def run(self, stream: "object") -> None:
+    async def run(self, stream: ResponseStream) -> None:
         """Make the call, read it, judge it. Raises Violation."""
-        from runtime.tokenizer.stream import ResponseStream
-
-        assert isinstance(stream, ResponseStream)
         call, read = self.call, 0
         try:
             await stream.start()
             self.ids = [choice.request_id for choice in stream._group.choices]
+            self.engine.calls.update(dict.fromkeys(self.ids, call))
             if call.reader == "never":
                 await asyncio.sleep(call.patience_s)
             async for delta in stream:
@@ -113,6 +119,7 @@ class Client:
             self.error = error
         finally:
             self.done = True
+            self.engine.left_s.update(dict.fromkeys(self.ids, self._clock.now_s))
         self.judge()
 
     def _hear(self, delta: Delta) -> None:
@@ -181,8 +188,11 @@ class Client:
         return self.limit_s is not None and self._clock.now_s - self.began_s >= self.limit_s
 
     def _may_be_cut(self) -> bool:
-        unread = self.call.reader in ("never", "slow")
-        return self.aborted or unread or self._timed_out() or self.draining
+        return self.aborted or self._is_unread or self._timed_out() or self.draining
+
+    @property
+    def _is_unread(self) -> bool:
+        return self.engine.world.unread < EVERYTHING
 
     def _judge_error(self, error: RequestError) -> None:
         call, world = self.call, self.engine.world
@@ -197,9 +207,11 @@ class Client:
                 right = self._timed_out()
             case QueueFull():
                 limited = SHARES[call.share].max_queued is not None
-                right = limited or world.max_queued < 64 or world.max_queued_tokens is not None
+                seen = max(self._in_flight(), self.engine.most_in_flight)
+                crowd = seen + call.n > world.max_queued
+                right = limited or crowd or world.max_queued_tokens is not None
             case Aborted():
-                right = self.aborted or call.reader in ("never", "slow")
+                right = self.aborted or self._is_unread
             case Unavailable():
                 late = world.queue_timeout_s is not None and waited_s >= world.queue_timeout_s
                 right = self.lost_s is not None or self.draining or late

@@ -126,8 +126,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, coro: Coroutine[Any, Any, T], **_: Any
     ) -> "asyncio.Task[T]":
-        """Start a task."""
-        return asyncio.Task(coro, loop=self)
+        """Start a task; what it raises is a fault."""
+        task = asyncio.Task(coro, loop=self)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.faults.append(fault)
 
     def get_debug(self) -> bool:
         """Return False."""

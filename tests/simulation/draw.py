@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.simulation import script as happen
-from tests.simulation.client import SHARES
+from tests.simulation.client import EVERYTHING, SHARES
 from tests.simulation.engine import expected_of
 from tests.simulation.script import AnyEvent, WorldSpec
 
@@ -50,7 +50,7 @@ def draw_world(seed: int) -> WorldSpec:
         aging_s=draw.choice([0.0, 0.05]),
         queue_timeout_s=draw.choice([None, None, 0.1]),
         request_timeout_s=draw.choice([None, None, 0.3]),
-        unread=draw.choice([1 << 16, 8]),
+        unread=draw.choice([EVERYTHING, 20]),
         copy_pages=draw.choice([1000, 2]),
     )
 

@@ -25,7 +25,7 @@ from tests.simulation.mirror import Mirror
 from tests.simulation.network import Network, Ran, exchange_units
 from tests.simulation.pipes import Pipes, SchedulerEnd, Violation
 from tests.simulation.recurrence import EOS, replay_tokens
-from tests.simulation.script import Bad, NoRoom, Stall, WorldSpec
+from tests.simulation.script import Arrive, Bad, NoRoom, Stall, WorldSpec
 
 VOCAB = 300
 STEP_S = 0.002
@@ -147,6 +147,9 @@ class Engine:
     launched  steps so far
     hurt      ids of requests that had a row which was not finite
     starts    where the first row of each request started
+    calls     what a client asked for, by id of each of its requests
+    left_s    when the client of a request went away, or had all of it
+    most_in_flight  requests that the manager had at once
     known     records that have been computed in each namespace
     service   tokens computed for each share
     """
@@ -168,6 +171,9 @@ class Engine:
         self.launched = 0
         self.hurt: set[int] = set()
         self.starts: dict[int, int] = {}
+        self.calls: dict[int, Arrive] = {}
+        self.left_s: dict[int, float] = {}
+        self.most_in_flight = 0
         self.known: dict[str, set[int]] = {}
         self.service = Counter[str]()
         self.mirrors = [Mirror() for _ in range(world.replicas)]
@@ -280,7 +286,8 @@ class Engine:
             self.service[request.share.name] += ran.count
             if ran.finite:
                 kept = ran.records[ran.kept - ran.start :]
-                self.known.setdefault(request.namespace, set()).update(kept)
+                namespace = self.calls[request.id].namespace
+                self.known.setdefault(namespace, set()).update(kept)
             else:
                 self.hurt.add(request.id)
 

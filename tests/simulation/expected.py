@@ -6,7 +6,7 @@ from typing import TypeVar
 from mem_cache.spec import TreeSpec
 from runtime.sampling import SamplingSpec
 from tests.simulation.network import logprob_of
-from tests.simulation.recurrence import EOS, Positions, choose
+from tests.simulation.recurrence import EOS, MASK, Positions, choose, mix
 from tests.simulation.script import Arrive
 
 Key, Value = TypeVar("Key"), TypeVar("Value")
@@ -43,6 +43,12 @@ def sampling_of(call: Arrive) -> SamplingSpec:
         stop_token_ids=call.stop_ids,
         ignore_eos=call.ignore_eos,
     )
+
+
+def seed_of_choice(call: Arrive, index: int) -> int:
+    """Return the seed of a choice: the call's own for the first, splitmix64 beyond."""
+    first = call.key * 7919 + 1
+    return mix((first + index * 0x9E3779B97F4A7C15) & MASK) >> 1 if index else first
 
 
 class Expected:
@@ -84,7 +90,7 @@ class Expected:
         at, records = self._prompt(call.prompt)
         at = at.copy()
         stops = frozenset({*call.stop_ids, *([] if call.ignore_eos else [EOS])})
-        seed = sampling.seed if sampling.temperature > 0 else None
+        seed = seed_of_choice(call, index) if sampling.temperature > 0 else None
         answer = Answer([], [], "length", None, "")
         record = records[-1]
         while len(answer.tokens) < sampling.max_new_tokens:

@@ -168,7 +168,9 @@ class Life:
         self._tasks.append(self.loop.create_task(work))  # pyright: ignore[reportArgumentType]
 
     def _arrive(self, call: happen.Arrive) -> None:
-        client = Client(call, self._latest, self.clock)
+        engine = self._latest
+        engine.most_in_flight = max(engine.most_in_flight, self.manager.in_flight)
+        client = Client(call, engine, self.clock, lambda: self.manager.in_flight)
         if self._engine is None:
             client.lost_s = self.clock.now_s
         self.clients[call.key] = client
@@ -227,6 +229,7 @@ class Life:
     def _look(self) -> None:
         engine = self.engine
         self._claims.check()
+        engine.most_in_flight = max(engine.most_in_flight, self.manager.in_flight)
         if engine.launched == self._seen_steps:
             waits = any(r.status is not Status.FINISHED for r in engine.requests)
             self._idle_turns = self._idle_turns + 1 if waits else 0
