@@ -61,9 +61,14 @@ class Client:
     """
 
     def __init__(
-        self, call: Arrive, engine: Engine, clock: VirtualClock, in_flight: Callable[[], int]
+        self,
+        call: Arrive,
+        engine: Callable[[], Engine],
+        clock: VirtualClock,
+        in_flight: Callable[[], int],
     ) -> None:
-        self.call, self.engine, self._clock = call, engine, clock
+        self.call, self._clock = call, clock
+        self._engine, self.engine = engine, engine()
         self._in_flight = in_flight
         self.began_s = clock.now_s
         self.ids: list[int] = []
@@ -84,7 +89,7 @@ class Client:
         call = self.call
         return GenerateCall(
             sampling_of(call),
-            input_ids=call.prompt,
+            input_ids=call.tokens,
             logprobs=Logprobs(max(len(call.prompt) - 4, 0)) if call.logprobs else None,
             namespace=call.namespace,
             priority=call.priority,
@@ -102,6 +107,7 @@ class Client:
         try:
             await stream.start()
             self.ids = [choice.request_id for choice in stream._group.choices]
+            self.engine = self._engine()
             self.engine.calls.update(dict.fromkeys(self.ids, call))
             if call.reader == "never":
                 await asyncio.sleep(call.patience_s)
@@ -145,7 +151,7 @@ class Client:
         """Raise Violation unless the answer is right, or cut off for a good reason."""
         if self.error is not None:
             self._judge_error(self.error)
-            if isinstance(self.error, (PromptTooLong, BadRequest, QueueFull)):
+            if not any(heard.tokens or heard.finish for heard in self.heard):
                 return
         for heard, answer in zip(self.heard, self.answers, strict=True):
             self._judge_choice(heard, answer)

@@ -144,7 +144,7 @@ class Drawn:
         call = happen.Arrive(
             at=self._at_s,
             key=self._key,
-            prompt=prompt,
+            prompt="".join(map(chr, prompt)),
             new=new,
             least=draw.choice([0, 0, 0, min(3, new or 0)]),
             n=draw.choice([1, 1, 1, 1, 2, 3]) if world.rows > 1 else 1,
@@ -175,7 +175,7 @@ class Drawn:
         if len(call.prompt) + max(asked, 1) > self._context:
             return
         answer = self.expected.answer(call, 0)
-        history = [*call.prompt, *answer.tokens]
+        history = [*call.tokens, *answer.tokens]
         if len(history) < self._context - 2:
             self._histories.append(history)
         del self._histories[:-_REMEMBERED]

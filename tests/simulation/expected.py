@@ -87,7 +87,7 @@ class Expected:
         sampling = sampling_of(call).resolve(
             len(call.prompt), self.context, self.vocab, seed=0, index=index
         )
-        at, records = self._prompt(call.prompt)
+        at, records = self._prompt(call.tokens)
         at = at.copy()
         stops = frozenset({*call.stop_ids, *([] if call.ignore_eos else [EOS])})
         seed = seed_of_choice(call, index) if sampling.temperature > 0 else None

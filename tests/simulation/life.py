@@ -170,7 +170,7 @@ class Life:
     def _arrive(self, call: happen.Arrive) -> None:
         engine = self._latest
         engine.most_in_flight = max(engine.most_in_flight, self.manager.in_flight)
-        client = Client(call, engine, self.clock, lambda: self.manager.in_flight)
+        client = Client(call, lambda: self._latest, self.clock, lambda: self.manager.in_flight)
         if self._engine is None:
             client.lost_s = self.clock.now_s
         self.clients[call.key] = client

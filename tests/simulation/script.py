@@ -72,13 +72,14 @@ class Arrive(Event, frozen=True, omit_defaults=True, kw_only=True):
     """A client calls.
 
     key     names the call in other events
+    prompt  a character for each token
     share   index of an API key
     reader  "read": at once; "slow": after `patience_s` each; "leave", "drop": goes after `deltas`
             deltas, with or without a word; "never": reads nothing for `patience_s`
     """
 
     key: int
-    prompt: list[int]
+    prompt: str
     new: int | None = 8
     least: int = 0
     n: int = 1
@@ -97,6 +98,11 @@ class Arrive(Event, frozen=True, omit_defaults=True, kw_only=True):
     reader: str = "read"
     deltas: int = 0
     patience_s: float = 0.0
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the prompt."""
+        return [*map(ord, self.prompt)]
 
 
 class Abort(Event, frozen=True, kw_only=True):
