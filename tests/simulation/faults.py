@@ -8,6 +8,7 @@ from unittest import mock
 
 import msgspec
 
+from mem_cache.tree.handles import Lock, Match
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.messages import Outputs
 from runtime.scheduler import distrust, plan_builder
@@ -63,20 +64,22 @@ def _nothing(*_: Any, **__: Any) -> None:
 # --- pages, points, rows
 
 
-@_fault(Residency, "_claim")
-def _point_is_let_go_before_it_is_copied(real: Faulty, self: Residency, *args: Any) -> None:
-    real(self, *args)
-    self.copies_launched()
+@_fault(ShadowRadixCache, "lock")
+def _lock_holds_a_page_too_few(real: Faulty, self: ShadowRadixCache, match: Match) -> Lock:
+    above = int(self.arrays.page("parent")[match.node]) if match.node > 0 else 0
+    if not above or match.point is not None:
+        return real(self, match)
+    return real(self, match._replace(node=above))
 
 
-@_fault(Residency, "publish")
-def _page_is_freed_when_it_is_published(
+@_fault(Residency, "release")
+def _page_in_use_is_given_back_at_an_end(
     real: Faulty, self: Residency, request: Request, **how: Any
 ) -> None:
+    holding = request.holding
+    if holding.num_pages - holding.shared_pages > 1:
+        holding.num_pages -= 1
     real(self, request, **how)
-    lock = request.holding.lock
-    if lock is not None and lock.node > 0 and not how["partial"]:
-        self.cache.evict_full(self.full.free + 1)
 
 
 @_fault(Endings, "_end")
@@ -166,12 +169,11 @@ def _suspended_request_keeps_its_share(
         real(self, request)
 
 
-@_fault(Request, "is_twin_of")
-def _twin_differs_in_its_last_token(real: Faulty, self: Request, other: Request) -> bool:
-    alike = self.namespace == other.namespace and self.common_tokens(other) >= self.total - 1
-    fresh = self.total == self.prompt_tokens == other.target == other.prompt_tokens
-    wants = self.logprob_next is None and self.sampling.max_new_tokens > 0
-    return alike and fresh and wants
+@_fault(Settling, "_take_first_token")
+def _twin_gets_the_token_of_another_row(
+    real: Faulty, self: Settling, twin: Request, tokens: Any, _: int
+) -> None:
+    real(self, twin, tokens, 0)
 
 
 @_fault(Replica, "abort")
