@@ -53,7 +53,9 @@ def _run_seeds(seeds: range, steps: int, *, shrink: bool) -> int:
             print(f"seed {seed}:")
             _report(outcome, shrink=shrink)
     took_s = time.process_time() - began_s
-    print(f"{len(seeds)} seeds, {done} steps, {done / took_s:.0f} a second of CPU; failed: {failed}")
+    print(
+        f"{len(seeds)} seeds, {done} steps, {done / took_s:.0f} a second of CPU; failed: {failed}"
+    )
     return int(bool(failed))
 
 

@@ -8,7 +8,7 @@ from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
 from mem_cache.tree.policy import Lru, TurnPolicy
 from mem_cache.units import Units
-from runtime.executor.interface import Executor
+from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import Ready
 from runtime.profile_messages import StartProfile, StopProfile
 from runtime.scheduler.evictions import Evictions
@@ -117,7 +117,7 @@ class Handle:
 class NoLaunch:
     """A `JointExecutor` launches for its replicas."""
 
-    def launch(self, plan: StepPlan) -> Handle:
+    def launch(self, plan: StepPlan) -> StepHandle:
         """Never called."""
         raise Violation("a replica launches by itself")
 
@@ -209,9 +209,7 @@ class Engine:
             table=RequestTable(spec, rows=world.rows, max_pages=div_ceil(self.context, world.page)),
             replay_tokens=replay_tokens(spec) if world.replay else None,
             reuse=world.reuse,
-            policy=ResumePolicy(
-                branch_min_tokens=world.branch_min, waypoint_tokens=world.waypoint
-            ),
+            policy=ResumePolicy(branch_min_tokens=world.branch_min, waypoint_tokens=world.waypoint),
             eviction=TurnPolicy() if world.turns else Lru(),
             namespace_tokens=world.quota,
             event_sink=mirror if world.reuse else None,
@@ -250,7 +248,7 @@ class Engine:
 
     def launch(
         self, plans: Sequence[StepPlan | None], exchange: Exchange | None = None
-    ) -> list[Handle | None]:
+    ) -> list[StepHandle | None]:
         """Start a step of all replicas."""
         self.launched += 1
         numbers = {part.step for part in (*plans, exchange) if part is not None}
@@ -263,7 +261,7 @@ class Engine:
         self.weather.stall_s = 0.0
         began_s = max(self._clock.now_s, self._free_s)
         self._free_s = began_s + took_s
-        handles: list[Handle | None] = []
+        handles: list[StepHandle | None] = []
         for replica, network, plan in zip(
             self.scheduler.replicas, self.networks, plans, strict=True
         ):

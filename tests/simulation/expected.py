@@ -9,7 +9,8 @@ from tests.simulation.network import logprob_of
 from tests.simulation.recurrence import EOS, MASK, Positions, choose, mix
 from tests.simulation.script import Arrive
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 REMEMBERED = 400
 
 
@@ -89,7 +90,7 @@ class Expected:
         )
         at, records = self._prompt(call.tokens)
         at = at.copy()
-        stops = frozenset({*call.stop_ids, *([] if call.ignore_eos else [EOS])})
+        stops = frozenset((*call.stop_ids, *(() if call.ignore_eos else (EOS,))))
         seed = seed_of_choice(call, index) if sampling.temperature > 0 else None
         answer = Answer([], [], "length", None, "")
         record = records[-1]

@@ -8,10 +8,12 @@ from unittest import mock
 
 import msgspec
 
+import runtime.scheduler.distrust as distrust_module
+import runtime.scheduler.plan_builder as plan_builder
+import runtime.tokenizer.manager as manager_module
 from mem_cache.tree.handles import Lock, Match
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.messages import Outputs
-from runtime.scheduler import distrust, plan_builder
 from runtime.scheduler.deadlines import Deadlines
 from runtime.scheduler.distrust import Distrust
 from runtime.scheduler.endings import Endings
@@ -24,7 +26,6 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.row_units import Copies, RowUnits
 from runtime.scheduler.settling import Settling
 from runtime.scheduler.shares import FairShares
-from runtime.tokenizer import manager as manager_module
 from runtime.tokenizer.choice import Choice
 from runtime.tokenizer.manager import TokenizerManager
 from tests.simulation.pipes import ManagerEnd, SchedulerEnd
@@ -113,9 +114,7 @@ def _window_is_lost_with_its_row(real: Faulty, self: RowUnits, row: int) -> None
 
 
 @_fault(ShadowRadixCache, "peek")
-def _replay_is_a_token_short(
-    real: Faulty, self: ShadowRadixCache, *args: Any, **how: Any
-) -> Any:
+def _replay_is_a_token_short(real: Faulty, self: ShadowRadixCache, *args: Any, **how: Any) -> Any:
     match = real(self, *args, **how)
     if not match.replays:
         return match
@@ -135,7 +134,7 @@ def _chunk_is_published_unseen(
 FAULTS["bad end of an answer stays in the tree"] = Distrust, "end", lambda *_: 0
 
 
-@_fault(distrust, "below")
+@_fault(distrust_module, "below")
 def _pages_below_one_set_aside_are_not_told(real: Faulty, cache: Any, node: int) -> list[int]:
     return [node]
 
@@ -153,18 +152,14 @@ def _end_is_told_twice(real: Faulty, self: Replies, *args: Any, **how: Any) -> N
 
 
 @_fault(RequestSets, "requeue")
-def _retracted_request_forgets_a_token(
-    real: Faulty, self: RequestSets, request: Request
-) -> None:
+def _retracted_request_forgets_a_token(real: Faulty, self: RequestSets, request: Request) -> None:
     if request.output_tokens:
         request.total -= 1
     real(self, request)
 
 
 @_fault(RequestSets, "suspend")
-def _suspended_request_keeps_its_share(
-    real: Faulty, self: RequestSets, request: Request
-) -> None:
+def _suspended_request_keeps_its_share(real: Faulty, self: RequestSets, request: Request) -> None:
     with mock.patch.object(FairShares, "stop", _nothing):
         real(self, request)
 
@@ -246,4 +241,3 @@ def _tokens_are_forbidden_one_too_long(real: Faulty, request: Request) -> Any:
     sampling = real(request)
     least = sampling.min_new_tokens
     return msgspec.structs.replace(sampling, min_new_tokens=least + 1 if least else 0)
-

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator
 from unittest import mock
 
+import runtime.tokenizer.choice as choice
 from runtime.config import ServerConfig
 from runtime.errors import RequestError
 from runtime.messages import Flushed
 from runtime.scheduler.request import Status
-from runtime.tokenizer import choice
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.samples import byte_tokenizer
@@ -286,9 +286,7 @@ class Life:
             del counted
         counters = [r.stats.counters for r in self.engine.scheduler.replicas]
         total = {name: sum(one[name] for one in counters) for name in counters[0]}
-        ends = sum(
-            total[f"{how}_requests"] for how in ("finished", "aborted", "failed", "refused")
-        )
+        ends = sum(total[f"{how}_requests"] for how in ("finished", "aborted", "failed", "refused"))
         demand(total["requests"] == ends, f"requests and ends differ: {total}")
         ledger = self.pipes.ledger
         lost = set(ledger.sent) - ledger.ended - ledger.given_up

@@ -25,7 +25,6 @@ from runtime.wire.step import (
     LineSampling,
     PackedLogprobs,
     PromptSpan,
-    Sample,
     SampleKept,
     Saves,
     StepPlan,

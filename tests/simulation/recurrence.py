@@ -99,9 +99,10 @@ class Positions:
         """
         p, weights = self.start, _WEIGHTS
         near = min(self.window, p - self.base)
-        one = two = mix((token + 1) * _A + self.records & MASK)
+        factors = weights[p - near : p]
+        one = mix((token + 1) * _A + self.records & MASK)
+        two = one
         if near:
-            factors = weights[p - near : p]
             two = mix(one + _B * sum(map(mul, self.first[-near:], factors)) & MASK)
         value = two
         if near:

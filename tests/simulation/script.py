@@ -7,9 +7,9 @@ import msgspec
 
 __all__ = [
     "Abort",
-    "Arrive",
     "ApiDies",
     "ApiStall",
+    "Arrive",
     "Bad",
     "Event",
     "Flush",

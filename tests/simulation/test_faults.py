@@ -1,4 +1,4 @@
-"""Faults planted in scheduler, tree, manager and wire are found, each within a few hundred steps."""
+"""Faults planted in scheduler, tree, manager and wire are found in a few hundred steps each."""
 
 import pytest
 

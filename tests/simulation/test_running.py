@@ -1,5 +1,7 @@
 """Random lives: everything is right in all of them, and each can be lived again."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.draw import Drawn
@@ -26,7 +28,7 @@ def test_nothing_goes_wrong_in_a_million_steps(first: int) -> None:
         assert outcome.steps >= 1000
 
 
-def test_a_life_lived_again_takes_as_many_steps(tmp_path) -> None:  # pyright: ignore
+def test_a_life_lived_again_takes_as_many_steps(tmp_path: Path) -> None:
     once = live_seed(5, 150)
     (tmp_path / "script").write_text(once.script.lines(), "utf-8")
 
@@ -45,7 +47,9 @@ def test_seeds_draw_all_there_is() -> None:
 
     assert len(kinds) == 11
     assert {world.replicas for world in worlds} == {1, 2}
-    assert {world.overlap for world in worlds} == {world.replay for world in worlds} == {True, False}
+    assert (
+        {world.overlap for world in worlds} == {world.replay for world in worlds} == {True, False}
+    )
     assert {world.window > 0 for world in worlds} == {True, False}
 
 
