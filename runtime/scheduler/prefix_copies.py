@@ -145,7 +145,7 @@ class PrefixCopies:
         """Return how much of a prefix this step can copy; None: nothing any more."""
         limits, page, point = self._limits, self._residencies[0].spec.page_size, theirs.point
         first, turns = match.full_tokens // page, theirs.turns - 1
-        count = div_ceil(theirs.full_tokens, page) - first
+        count = max(0, div_ceil(theirs.full_tokens, page) - first)
         left = limits.step_bytes - self._step.bytes
         least = 0 if self._step.bytes else 1
         whole = count * limits.page_bytes

@@ -140,6 +140,23 @@ def test_points_that_are_copied_leave_room_for_the_rows_of_their_replica() -> No
     rig.assert_conserved()
 
 
+@pytest.mark.parametrize("theirs", [48, 50])
+def test_a_point_is_copied_to_where_there_are_more_pages_already(theirs: int) -> None:
+    rig = Spread(AMPLE)
+    rig.ask_at(0, HISTORY[:theirs], new=0)
+    rig.ask_at(1, HISTORY)
+    rig.replicas[1].residency.cache.evict_swa(states=60)
+    before = rig.computed[1]
+
+    rig.ask_at(1, [*HISTORY, 3])
+
+    assert rig.computed[1] - before == 101 - theirs
+    assert len(pairs_of(rig.transfers[-1].pages).T) == 0
+    assert len(pairs_of(rig.transfers[-1].states).T) == 1
+    rig.assert_nothing_held()
+    rig.assert_conserved()
+
+
 def test_little_is_computed_rather_than_copied() -> None:
     rig = Spread(AMPLE)
     short = prompt_of(4, 30)
