@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 
 from tests.simulation.running import Outcome, live_script, live_seed
@@ -44,14 +45,17 @@ def main(argv: list[str]) -> int:
 
 def _run_seeds(seeds: range, steps: int, *, shrink: bool) -> int:
     done, began_s = 0, time.process_time()
+    counted = Counter[str]()
     failed: list[int] = []
     for seed in seeds:
         outcome = live_seed(seed, steps)
         done += outcome.steps
+        counted += outcome.counted
         if outcome.fault is not None:
             failed.append(seed)
             print(f"seed {seed}:")
             _report(outcome, shrink=shrink)
+    print(", ".join(f"{name} {count}" for name, count in sorted(counted.items())))
     took_s = time.process_time() - began_s
     print(
         f"{len(seeds)} seeds, {done} steps, {done / took_s:.0f} a second of CPU; failed: {failed}"

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
+
 from tests.simulation import script as happen
 from tests.simulation.client import EVERYTHING, SHARES
 from tests.simulation.engine import expected_of
@@ -85,6 +87,8 @@ class Drawn:
         self._context = self.expected.context
         self._draw = Random(f"events {seed}")
         self._mood = Mood(self._draw)
+        self._storms = Random(f"storm {seed}")
+        self._storm = self._storms.choice([0.0, 0.6])
         self._systems = [self._words(self._length(4)) for _ in range(3)]
         self._histories: list[list[int]] = []
         self._at_s = 1.0
@@ -164,8 +168,24 @@ class Drawn:
             deltas=draw.randint(1, 4),
             patience_s=draw.choice([0.004, 0.03, 0.1]),
         )
+        if self._storms.random() < self._storm:
+            call = self._endless(call)
         self._remember(call)
         return call
+
+    def _endless(self, call: happen.Arrive) -> happen.Arrive:
+        """Return a call whose answer takes half a pool: of two, one has to yield."""
+        most = max(1, self._context // 4)
+        return msgspec.structs.replace(
+            call,
+            prompt=call.prompt[:most],
+            new=self._context // 2,
+            stop=(),
+            stop_ids=(),
+            ignore_eos=True,
+            boundaries=(),
+            reader="read",
+        )
 
     def _stop(self) -> str:
         return "".join(chr(c) for c in self._words(self._draw.choice([1, 1, 2])))

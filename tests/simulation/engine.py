@@ -235,6 +235,14 @@ class Engine:
         return [one for replica in self.scheduler.replicas for one in replica.sets.by_id.values()]
 
     @property
+    def counted(self) -> Counter[str]:
+        """Counters of all replicas together."""
+        counted = Counter[str]()
+        for replica in self.scheduler.replicas:
+            counted.update({name: int(n) for name, n in replica.stats.counters.items()})
+        return counted
+
+    @property
     def tree_pages(self) -> int:
         """Pages in all trees."""
         return sum(r.residency.cache.tree_pages for r in self.scheduler.replicas)

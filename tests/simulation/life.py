@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from unittest import mock
 
@@ -38,6 +39,7 @@ class Life:
     seed     of how long steps take
     steps    launched so far, by all engines
     happened events so far
+    counted  by all schedulers that have ended
     """
 
     def __init__(self, seed: int, world: WorldSpec, expected: Expected | None = None) -> None:
@@ -46,6 +48,7 @@ class Life:
         self.clock = VirtualClock()
         self.loop = VirtualLoop(self.clock)
         self.happened: list[AnyEvent] = []
+        self.counted = Counter[str]()
         self.clients: dict[int, Client] = {}
         self._next_event_s = float("inf")
         self._engines = itertools.count()
@@ -106,6 +109,7 @@ class Life:
     def _lose_engine(self) -> None:
         if self._engine is not None:
             self._past_steps += self._engine.launched
+            self.counted += self._engine.counted
         self._engine = None
         for client in self._live():
             client.lost_s = self.clock.now_s
@@ -258,6 +262,8 @@ class Life:
 
     def close(self) -> None:
         """Let go of all clients; nothing more happens."""
+        if self._engine is not None:
+            self.counted += self._engine.counted
         for client in self._live():
             cancel(client)
         self._receiving.cancel()
@@ -281,11 +287,8 @@ class Life:
             replica.reset()
             for pool in (residency.full, residency.swa):
                 demand(pool.free == pool.capacity, f"units of {pool.name} are lost")
-            counted = replica.stats.counters
             demand(replica.in_flight is None, "a step is left in flight")
-            del counted
-        counters = [r.stats.counters for r in self.engine.scheduler.replicas]
-        total = {name: sum(one[name] for one in counters) for name in counters[0]}
+        total = self.engine.counted
         ends = sum(total[f"{how}_requests"] for how in ("finished", "aborted", "failed", "refused"))
         demand(total["requests"] == ends, f"requests and ends differ: {total}")
         ledger = self.pipes.ledger

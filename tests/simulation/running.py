@@ -1,9 +1,10 @@
 """Runs lives: of seeds and of scripts."""
 
 import logging
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.simulation.draw import Drawn
 from tests.simulation.life import Life
@@ -16,12 +17,14 @@ class Outcome:
 
     script  what happened in it
     steps   that were launched
+    counted by its schedulers
     fault   what was wrong, None if nothing was
     """
 
     script: Script
     steps: int
     fault: BaseException | None
+    counted: Counter[str] = field(default_factory=Counter[str])
 
 
 def live_seed(seed: int, steps: int) -> Outcome:
@@ -63,4 +66,4 @@ def _run(life: Life, seed: int, events: Iterator[AnyEvent]) -> Outcome:
         fault = caught
     finally:
         life.close()
-    return Outcome(Script(seed, life.world, life.happened), life.steps, fault)
+    return Outcome(Script(seed, life.world, life.happened), life.steps, fault, life.counted)

@@ -13,7 +13,7 @@ def test_a_failing_seed_is_printed_as_a_script_that_fails(
 ) -> None:
     with planted("end is told twice"):
         assert main(["--seeds", "0..1", "--steps", "20"]) == 1
-    seed, fault, *script, total = capsys.readouterr().out.splitlines()
+    seed, fault, *script, _, total = capsys.readouterr().out.splitlines()
     assert seed == "seed 0:"
     assert total.endswith("failed: [0]")
     path = tmp_path / "failing.jsonl"
