@@ -70,21 +70,17 @@ class Paths:
 
 
 class Audit:
-    """Looks at everything. Raises Violation.
-
-    rotten  pages of each replica that went bad by themselves
-    """
+    """Looks at everything. Raises Violation."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._paths = Paths(engine)
-        self.rotten: list[set[int]] = [set() for _ in engine.networks]
 
     def check(self) -> None:
         """Check tree, pools, points, events and what the pools hold."""
         engine = self._engine
         parts = zip(
-            engine.scheduler.replicas, engine.networks, engine.mirrors, self.rotten, strict=True
+            engine.scheduler.replicas, engine.networks, engine.mirrors, engine.rotten, strict=True
         )
         for replica, network, mirror, rotten in parts:
             residency = replica.residency

@@ -18,6 +18,7 @@ from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import CopyLimits, SchedulerSettings
+from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import Exchange, KeptResult, Sample, SampleKept, StepPlan, StepResult
 from tests.simulation.clock import VirtualClock
 from tests.simulation.expected import Expected
@@ -151,6 +152,7 @@ class Engine:
     left_s    when the client of a request went away, or had all of it
     most_in_flight  requests that the manager had at once
     known     records that have been computed in each namespace
+    rotten    pages of each replica that went bad by themselves, or are copies of such
     service   tokens computed for each share
     """
 
@@ -175,6 +177,7 @@ class Engine:
         self.left_s: dict[int, float] = {}
         self.most_in_flight = 0
         self.known: dict[str, set[int]] = {}
+        self.rotten = [set[int]() for _ in range(world.replicas)]
         self.service = Counter[str]()
         self.mirrors = [Mirror() for _ in range(world.replicas)]
         self.networks = [
@@ -265,6 +268,10 @@ class Engine:
         self._numbers = number
         if exchange is not None:
             exchange_units([network.memory for network in self.networks], exchange)
+            for one in exchange.transfers:
+                pages = unpacked(one.pages, INT32).reshape(-1, 2).tolist()
+                bad = self.rotten[one.giver]
+                self.rotten[one.taker].update(to for page, to in pages if page in bad)
         took_s = STEP_S * (0.5 + self._draw.random()) + self.weather.stall_s
         self.weather.stall_s = 0.0
         began_s = max(self._clock.now_s, self._free_s)

@@ -209,7 +209,7 @@ class Life:
         if len(units):
             unit = int(units[draw // 7 % len(units)])
             self._engine.networks[k].memory.records[unit] = BAD
-            self._audit.rotten[k].add(unit)
+            self._engine.rotten[k].add(unit)
 
     # --- turns
 
