@@ -237,7 +237,7 @@ def _cached_tokens_are_one_too_many(real: Faulty, self: SchedulerEnd, message: A
 
 
 @_fault(plan_builder, "_line_sampling")
-def _tokens_are_forbidden_one_too_long(real: Faulty, request: Request) -> Any:
+def _tokens_are_forbidden_for_too_long(real: Faulty, request: Request) -> Any:
     sampling = real(request)
     least = sampling.min_new_tokens
-    return msgspec.structs.replace(sampling, min_new_tokens=least + 1 if least else 0)
+    return msgspec.structs.replace(sampling, min_new_tokens=least + 9 if least else 0)

@@ -16,7 +16,7 @@ FIRST = {
     **dict.fromkeys(("abort is ignored while it waits", "lock holds a page too few"), 3),
     **dict.fromkeys(("news of one request are lost", "suspended request keeps its share"), 4),
     "retracted request forgets a token": 4,
-    "tokens are forbidden one too long": 4,
+    "tokens are forbidden for too long": 1,
     **dict.fromkeys(("chunk is published unseen", "replay is a token short"), 5),
     "bad end of an answer stays in the tree": 8,
 }
