@@ -72,11 +72,16 @@ def private_addresses() -> Iterator[Addresses]:
         yield Addresses(to_scheduler, from_scheduler)
 
 
-class _Codec(Generic[Message]):
-    """MessagePack of one union."""
+class Codec(Generic[Message]):
+    """MessagePack: messages of one union in, those of the other one out."""
 
     def __init__(self, union: object) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(union)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+
+    def encode(self, message: FromScheduler | ToScheduler) -> bytes:
+        """Return the bytes of a message."""
+        return self._encoder.encode(message)
 
     def decode(self, data: bytes) -> Message | None:
         """Return the message, or None (and a log line) for anything else."""
@@ -109,8 +114,7 @@ class SchedulerSocket:
         self._outbound = self._context.socket(zmq.PUSH)
         _open(self._inbound, addresses.to_scheduler, bind=True)
         _open(self._outbound, addresses.from_scheduler, bind=False)
-        self._codec = _Codec[ToScheduler](ToScheduler)
-        self._encoder = msgspec.msgpack.Encoder()
+        self._codec = Codec[ToScheduler](ToScheduler)
         self._sending = threading.Lock()
 
     def receive(self, timeout_s: float) -> list[ToScheduler]:
@@ -129,7 +133,7 @@ class SchedulerSocket:
 
     def send(self, message: FromScheduler) -> None:
         """Send without blocking. After `close` this does nothing."""
-        data = self._encoder.encode(message)
+        data = self._codec.encode(message)
         with self._sending:
             if not self._outbound.closed:
                 self._outbound.send(data)
@@ -154,8 +158,7 @@ class ManagerSocket:
         self._outbound = zmq.Context(self._context).socket(zmq.PUSH)
         _open(self._inbound, addresses.from_scheduler, bind=True)
         _open(self._outbound, addresses.to_scheduler, bind=False)
-        self._codec = _Codec[FromScheduler](FromScheduler)
-        self._encoder = msgspec.msgpack.Encoder()
+        self._codec = Codec[FromScheduler](FromScheduler)
 
     async def receive(self) -> FromScheduler:
         """Wait for the next message. Raises zmq.ZMQError once closed."""
@@ -181,7 +184,7 @@ class ManagerSocket:
     def send(self, message: ToScheduler) -> None:
         """Queue a message for the scheduler; never blocks. After `close` this does nothing."""
         if not self._outbound.closed:
-            self._outbound.send(self._encoder.encode(message), zmq.NOBLOCK)
+            self._outbound.send(self._codec.encode(message), zmq.NOBLOCK)
 
     def close(self, *, linger_s: float = 0.0) -> None:
         """Close both ends; what was sent has `linger_s` to leave."""

@@ -1,7 +1,7 @@
 """What numbers that were not finite may have spoilt in the cache: nobody goes on from it."""
 
 from mem_cache.spec import div_ceil
-from mem_cache.tree.aside import only_of, set_aside, top_of
+from mem_cache.tree.aside import below, only_of, set_aside, top_of
 from mem_cache.tree.handles import Match
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.kv_events import KvEvents
@@ -52,8 +52,8 @@ class Distrust:
     def _set_aside(self, node: int) -> int:
         if node <= 0:
             return 0
-        unit = self._cache.arrays.unit.item(node)
+        units: list[int] = self._cache.arrays.unit[below(self._cache, node)].tolist()
         pages = set_aside(self._cache, node)
         if self._events is not None and pages:
-            self._events.set_aside(unit)
+            self._events.set_aside(units)
         return pages

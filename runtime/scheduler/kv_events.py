@@ -11,7 +11,7 @@ The key of the hashes (`runtime.kv_hashes`) is the sink's, or else lives as long
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Protocol
 
@@ -121,12 +121,12 @@ class KvEvents:
             del self._hashes[page]
             self._aside.discard(page)
 
-    def set_aside(self, page: int) -> None:
-        """Note that no match finds a page of the tree any more; it may leave later."""
+    def set_aside(self, pages: Iterable[int]) -> None:
+        """Note that no match finds pages of the tree any more; some have left, others may later."""
         self._note_removed()
-        if page in self._hashes and page not in self._aside:
-            self._tell_gone([page])
-            self._aside.add(page)
+        gone = [page for page in pages if page in self._hashes and page not in self._aside]
+        self._tell_gone(gone)
+        self._aside.update(gone)
 
     def _tell_gone(self, pages: list[int]) -> None:
         hashes = [self._hashes[page] for page in pages]

@@ -145,7 +145,7 @@ class PrefixCopies:
         """Return how much of a prefix this step can copy; None: nothing any more."""
         limits, page, point = self._limits, self._residencies[0].spec.page_size, theirs.point
         first, turns = match.full_tokens // page, theirs.turns - 1
-        count = div_ceil(theirs.full_tokens, page) - first
+        count = max(0, div_ceil(theirs.full_tokens, page) - first)
         left = limits.step_bytes - self._step.bytes
         least = 0 if self._step.bytes else 1
         whole = count * limits.page_bytes
@@ -175,10 +175,12 @@ class PrefixCopies:
         """
         step, (giver, taker) = self._step, ends
         source, here = self._residencies[giver], self._residencies[taker]
-        lock = source.cache.lock(theirs)
+        lock = source.lend(theirs)
+        if lock is None:
+            return False
         received = receive(here, request, match, piece.prefix, reserve_pages=reserve_pages)
         if received is None:
-            source.cache.unlock(lock)
+            source.take_back(lock)
             return False
         for rank in ends:
             # What is due already may fill a source, or have been due for a target's last owner.
@@ -207,7 +209,7 @@ class PrefixCopies:
     def launched(self) -> None:
         """Let go of what the step just launched copies."""
         for source, lock, match in self._step.held:
-            source.cache.unlock(lock)
+            source.take_back(lock)
             if match is not None:
                 cool(source.cache, match)
         self._step = self._new_step()

@@ -56,7 +56,8 @@ def receive(
     running rows and the request need.
     """
     page, cache = residency.spec.page_size, residency.cache
-    first = match.full_tokens // page
+    # The tree may have more pages than come, and only lack a point to start from.
+    first = min(match.full_tokens, prefix.tokens) // page
     count = div_ceil(prefix.tokens, page) - first
     of_request = div_ceil(request.total, page) - prefix.tokens // page + reserve_pages
     # Its own point is not needed: the one that comes is further on.

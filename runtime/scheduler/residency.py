@@ -85,6 +85,7 @@ class Residency:
         self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
+        self._lent_points = 0
 
     # --- admission
 
@@ -100,7 +101,7 @@ class Residency:
 
     def _claims(self, *, new: int = 0) -> Claims:
         """Return what running rows, and `new` more, may need at most."""
-        return self._rows.claims(self.rows_used, len(self._pins), new=new)
+        return self._rows.claims(self.rows_used, len(self._pins) + self._lent_points, new=new)
 
     def make_point_room(self, position: int) -> bool:
         """Have units free for one more point, beside all that running rows and a new one need."""
@@ -219,6 +220,23 @@ class Residency:
         for lock in self._pins:
             self.cache.unlock_point(lock)
         self._pins.clear()
+
+    def lend(self, match: Match) -> Lock | None:
+        """Lock what another replica copies; `take_back` unlocks it.
+
+        None where running rows may need the units of its resume point before that.
+        """
+        if match.point is not None:
+            self._lent_points += 1
+            if not self.points.leaves_room(self._claims()):
+                self._lent_points -= 1
+                return None
+        return self.cache.lock(match)
+
+    def take_back(self, lock: Lock) -> None:
+        """Unlock what another replica has copied."""
+        self._lent_points -= int(lock.point != 0)
+        self.cache.unlock(lock)
 
     # --- growth
 

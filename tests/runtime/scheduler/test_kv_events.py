@@ -8,7 +8,7 @@ import pytest
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
-from mem_cache.tree.aside import set_aside, top_of
+from mem_cache.tree.aside import below, set_aside, top_of
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.kv_hashes import chain_hashes, top_hash
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
@@ -263,16 +263,19 @@ def test_pages_set_aside_are_gone_and_come_back_with_a_clean_copy() -> None:
     match = rig.cache.match(np.array([1] * 12, np.int32), limit=12)
     lock = rig.cache.lock(match)
     top = top_of(rig.cache, match.node)
-    unit = int(rig.cache.arrays.unit[top])
+    units = rig.cache.arrays.unit[below(rig.cache, top)].tolist()
     rig.flushed()
     assert len(rig.known) == 3
 
     set_aside(rig.cache, top)
-    rig.events.set_aside(unit)
+    rig.events.set_aside(units)
     rig.flushed()
-    # What follows it cannot be reached without it.
-    assert rig.sequences_known() == {(1,) * 8, (1,) * 12}
+    # What follows it cannot be reached without it, nor once another one has its place.
+    assert not rig.known
 
+    rig.insert([1] * 4)
+    rig.flushed()
+    assert rig.sequences_known() == {(1,) * 4}
     rig.insert([1] * 12)
     rig.flushed()
     assert rig.sequences_known() == {(1,) * 4, (1,) * 8, (1,) * 12}
@@ -287,13 +290,30 @@ def test_pages_set_aside_are_gone_and_come_back_with_a_clean_copy() -> None:
     assert not rig.known
 
 
+def test_nobody_is_told_of_what_comes_below_a_page_set_aside() -> None:
+    """A request that runs may have its lock two pages further down, and goes on from there."""
+    rig = Rig()
+    rig.insert([1] * 8)
+    lock = rig.cache.lock(rig.cache.match(np.array([1] * 8, np.int32), limit=8))
+    top = top_of(rig.cache, lock.node)
+    units = rig.cache.arrays.unit[below(rig.cache, top)].tolist()
+    set_aside(rig.cache, top)
+    rig.events.set_aside(units)
+
+    pages = np.array([*units, *rig.full.alloc(1).tolist()], np.int32)
+    rig.events.inserted(rig.cache.insert(np.array([1] * 12, np.int32), pages, lock=lock), "")
+
+    rig.flushed()
+    assert not rig.known
+
+
 def test_nobody_is_told_of_what_comes_after_a_page_set_aside() -> None:
     rig = Rig()
     rig.insert([1] * 4)
     lock = rig.cache.lock(rig.cache.match(np.array([1] * 4, np.int32), limit=4))
     unit = int(rig.cache.arrays.unit[lock.node])
     set_aside(rig.cache, lock.node)
-    rig.events.set_aside(unit)
+    rig.events.set_aside([unit])
     rig.flushed()
     assert not rig.known
 

@@ -122,6 +122,41 @@ def test_what_the_taker_has_is_not_copied_again(either_way: bool) -> None:
     rig.assert_conserved()
 
 
+def test_points_that_are_copied_leave_room_for_the_rows_of_their_replica() -> None:
+    """Six rows need 12 SWA pages of 14 in the very step that copies from two points."""
+    rig = Spread(PoolSizes(full_pages=200, swa_pages=14, states=60), rows=6, chunk=100)
+    others = prompt_of(8, 100)
+    for prompt in (HISTORY, others):
+        rig.ask_at(1, prompt)
+
+    prompts = [[*HISTORY, 1], [*others, 1], *(prompt_of(10 + k, 10) for k in range(6))]
+    asked = [rig.send_to(int(k > 1), prompt) for k, prompt in enumerate(prompts)]
+    rig.run()
+
+    for request, prompt in zip(asked, prompts, strict=True):
+        assert rig.tokens(request) == expected_output(prompt, 5, 50)
+    assert rig.transfers
+    rig.assert_nothing_held()
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("theirs", [48, 50])
+def test_a_point_is_copied_to_where_there_are_more_pages_already(theirs: int) -> None:
+    rig = Spread(AMPLE)
+    rig.ask_at(0, HISTORY[:theirs], new=0)
+    rig.ask_at(1, HISTORY)
+    rig.replicas[1].residency.cache.evict_swa(states=60)
+    before = rig.computed[1]
+
+    rig.ask_at(1, [*HISTORY, 3])
+
+    assert rig.computed[1] - before == 101 - theirs
+    assert len(pairs_of(rig.transfers[-1].pages).T) == 0
+    assert len(pairs_of(rig.transfers[-1].states).T) == 1
+    rig.assert_nothing_held()
+    rig.assert_conserved()
+
+
 def test_little_is_computed_rather_than_copied() -> None:
     rig = Spread(AMPLE)
     short = prompt_of(4, 30)
