@@ -30,7 +30,7 @@ CITIES = ["Oslo", "Rome", "Lima", "Cairo", "Paris", "Delhi", "Tokyo", "Quito"]
 THINGS = ["book", "cup", "key", "lamp", "coin", "map", "pen", "ring"]
 ANYWHERE = "tcp://127.0.0.1:0"
 EVENTS = {"publisher": "zmq", "endpoint": ANYWHERE, "replay_endpoint": ANYWHERE}
-# Of one server's hits. What follows events loses nothing; text is approximate.
+# Of one server's hits: text is approximate, and events tell of whole pages only.
 LEAST_SHARE = 0.8
 
 
