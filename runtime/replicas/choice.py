@@ -43,7 +43,9 @@ class ChoiceCosts:
                   of the prompt that these are: so many more must wait at it before it is left. A
                   prefix that is computed elsewhere displaces others from the cache there, which
                   this stands for; what all prompts begin with hardly counts
-    leave_tokens  at most so many, so that no request waits long for its prefix: of a server that
+    leave_least   but at least so many, where it saves any: no conversation is moved for less than
+                  what a step computes. 0 where prompts are long
+    leave_tokens  and at most so many, so that no request waits long for its prefix: of a server that
                   computes 20,000 tokens a second some 3 s. Fewer bring first tokens earlier, more
                   bring hits, by what tests/bench/README.md has of both
     row_tokens    of a running request, which slows the steps of all others. V4-Flash on two H200s
@@ -52,6 +54,7 @@ class ChoiceCosts:
     """
 
     leave_share: float = 16.0
+    leave_least: int = 0
     leave_tokens: int = 65_536
     row_tokens: int = 1024
 
@@ -90,7 +93,8 @@ def choose(
     best = min(candidates, key=lambda candidate: (cost(candidate), *rank(candidate)))
     gain = saved(home) - saved(best)
     allowed = costs.leave_share * gain * gain / max(1, prompt_tokens)
-    return best if cost(home) - cost(best) > min(allowed, costs.leave_tokens) else home
+    allowed = min(max(allowed, costs.leave_least if gain else 0), costs.leave_tokens)
+    return best if cost(home) - cost(best) > allowed else home
 
 
 class Intake:

@@ -42,6 +42,13 @@ def test_the_longest_match_is_left_only_for_more_than_the_costs_allow() -> None:
         assert chosen(replica("a"), replica("b", matched, edge + 1), costs=STAYING) == "a"
 
 
+def test_a_conversation_is_not_moved_for_less_than_the_least() -> None:
+    costs = ChoiceCosts(leave_share=0.0, leave_least=300, row_tokens=1)
+    assert chosen(replica("a"), replica("b", 50, waiting=350), costs=costs) == "b"
+    assert chosen(replica("a"), replica("b", 50, waiting=351), costs=costs) == "a"
+    assert chosen(replica("a"), replica("b", waiting=1), costs=costs) == "a"
+
+
 def test_what_both_have_does_not_count_as_a_reason_to_stay() -> None:
     shared = replica("a", 8000, waiting=101), replica("b", 7900, waiting=0)
     assert chosen(*shared, costs=STAYING) == "a"
