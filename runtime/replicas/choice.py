@@ -45,9 +45,9 @@ class ChoiceCosts:
                   this stands for; what all prompts begin with hardly counts
     leave_least   but at least so many, where it saves any: no conversation is moved for less than
                   what a step computes. 0 where prompts are long
-    leave_tokens  and at most so many, so that no request waits long for its prefix: of a server that
-                  computes 20,000 tokens a second some 3 s. Fewer bring first tokens earlier, more
-                  bring hits, by what tests/bench/README.md has of both
+    leave_tokens  and at most so many, so that no request waits long for its prefix: some 3 s where
+                  a server computes 20,000 tokens a second. Fewer bring first tokens earlier, more
+                  bring hits (tests/bench/LOG.md, "Where a request goes among replicas")
     row_tokens    of a running request, which slows the steps of all others. V4-Flash on two H200s
                   takes 0.18 ms longer a token for one more row, so 54 ms for an answer of 300
                   tokens, and 46 ms for 1,024 tokens of a prompt (README.md, "Several GPUs")
