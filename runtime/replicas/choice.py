@@ -39,20 +39,24 @@ class Candidate:
 class ChoiceCosts:
     """What things cost beside waiting and computing, in prompt tokens.
 
-    leave_share   of the tokens that the longest match saves over another replica: so many more
-                  must wait at it before it is left. A prefix computed elsewhere also displaces
-                  others from the cache there, which this stands for
+    leave_share   of the tokens that the longest match saves over another replica, times the share
+                  of the prompt that these are: so many more must wait at it before it is left. A
+                  prefix that is computed elsewhere displaces others from the cache there, which
+                  this stands for; what all prompts begin with hardly counts
     leave_least   but at least so many, where it saves any: no conversation is moved for less than
                   what a step computes. 0 where prompts are long
-    leave_tokens  and at most so many, so that no request waits long for a very long match
-    row_tokens    of a running request: it slows all steps, and among idle replicas the one with
-                  fewer requests answers faster
+    leave_tokens  and at most so many, so that no request waits long for its prefix: some 3 s where
+                  a server computes 20,000 tokens a second. Fewer bring first tokens earlier, more
+                  bring hits (tests/bench/LOG.md, "Where a request goes among replicas")
+    row_tokens    of a running request, which slows the steps of all others. V4-Flash on two H200s
+                  takes 0.18 ms longer a token for one more row, so 54 ms for an answer of 300
+                  tokens, and 46 ms for 1,024 tokens of a prompt (README.md, "Several GPUs")
     """
 
-    leave_share: float = 4.0
+    leave_share: float = 16.0
     leave_least: int = 0
     leave_tokens: int = 65_536
-    row_tokens: int = 64
+    row_tokens: int = 1024
 
 
 COSTS = ChoiceCosts()
@@ -87,9 +91,9 @@ def choose(
 
     home = min(candidates, key=lambda candidate: (-saved(candidate), *rank(candidate)))
     best = min(candidates, key=lambda candidate: (cost(candidate), *rank(candidate)))
-    more = saved(home) - saved(best)
-    least = costs.leave_least if more else 0
-    allowed = min(max(costs.leave_share * more, least), costs.leave_tokens)
+    gain = saved(home) - saved(best)
+    allowed = costs.leave_share * gain * gain / max(1, prompt_tokens)
+    allowed = min(max(allowed, costs.leave_least if gain else 0), costs.leave_tokens)
     return best if cost(home) - cost(best) > allowed else home
 
 

@@ -65,12 +65,19 @@ class Served:
         return Row(request, self.residency.match(request))
 
     def lock(self, row: Row) -> None:
-        if not self.residency.try_admit(row.request, row.match):
+        if not self.try_lock(row):
             raise AssertionError("a request does not fit beside those that run")
+
+    def try_lock(self, row: Row, *, reserve_pages: int = 0) -> bool:
+        """Admit a request, if it fits and leaves so many pages to be had; say whether it did."""
+        if not self.residency.try_admit(row.request, row.match, reserve_pages=reserve_pages):
+            return False
         self.residency.take_copies()
         self.residency.copies_launched()
         self.stats.recomputed(row.request)
-        row.request.cached_tokens = row.hit
+        # A lone request whose own match was in the way starts cold.
+        row.hit = row.request.cached_tokens = row.request.matched
+        return True
 
     def alloc(self, row: Row, upto: int, decode: bool = False) -> None:
         request, residency = row.request, self.residency

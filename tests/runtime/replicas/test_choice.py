@@ -35,11 +35,18 @@ def test_a_match_is_worth_the_prompt_at_most() -> None:
 
 
 def test_the_longest_match_is_left_only_for_more_than_the_costs_allow() -> None:
-    """Twice a short match, and a bounded number of tokens more than a long one."""
-    for matched, allowed in ((500, 500), (3999, 3999), (9000, 4000)):
+    """A match of half of the prompt for half as much again, one of a tenth for a tenth more."""
+    for matched, allowed in ((1000, 100), (5000, 2500), (9000, 4000)):
         edge = matched + allowed
         assert chosen(replica("a"), replica("b", matched, edge), costs=STAYING) == "b"
         assert chosen(replica("a"), replica("b", matched, edge + 1), costs=STAYING) == "a"
+
+
+def test_a_conversation_is_not_moved_for_less_than_the_least() -> None:
+    costs = ChoiceCosts(leave_share=0.0, leave_least=300, row_tokens=1)
+    assert chosen(replica("a"), replica("b", 50, waiting=350), costs=costs) == "b"
+    assert chosen(replica("a"), replica("b", 50, waiting=351), costs=costs) == "a"
+    assert chosen(replica("a"), replica("b", waiting=1), costs=costs) == "a"
 
 
 def test_what_both_have_does_not_count_as_a_reason_to_stay() -> None:
