@@ -60,7 +60,8 @@ class PlainGqa(PlainNetwork[KeyValuePools, PagedStep]):
 
     def __init__(self, config: GqaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights."""
-        self._layers, device = config.num_layers, numbers.device
+        self._layers, self._windows = config.num_layers, config.windows
+        device = numbers.device
         self._page, self._rope = _page(config, numbers, ranks), _rope(config, device)
         kinds = PlainKinds(device, torch.float32, stored=numbers.dtype)
         paged = Paged("kv", self._layers * self._page.bytes)
@@ -72,7 +73,7 @@ class PlainGqa(PlainNetwork[KeyValuePools, PagedStep]):
 
     def step(self, batch: ForwardBatch, pools: KeyValuePools) -> PagedStep:
         """Return what the layers of a step share."""
-        return PagedStep(batch, pools, self._rope)
+        return PagedStep(batch, pools, self._rope, self._windows)
 
 
 class CudaGqa(CudaDecoder[KeyValuePools, Bf16Step]):
