@@ -71,4 +71,6 @@ def decoder(config: GptOssConfig, kinds: PlainKinds, ranks: Ranks) -> Decoder[Wi
         return DecoderLayer(attention, mixture, width, eps=eps, kinds=kinds)
 
     layers = [layer(number) for number in range(config.num_layers)]
-    return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)
+    return Decoder(
+        layers, width, config.vocab_size, eps=eps, tied=config.tied, kinds=kinds, ranks=ranks
+    )
