@@ -94,6 +94,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v2": ("DeepseekV2", _V2),
     "v3": ("DeepseekV3", _V3),
     "v32": ("DeepseekV32", _V32),
+    "v3_biased": (
+        "DeepseekV3",
+        {**_V3, "attention_bias": True, "tie_word_embeddings": True, "num_experts_per_tok": 1},
+    ),
     "v3_halves": ("DeepseekV3", {**_V3, "rope_interleave": False}),
 }
 

@@ -34,15 +34,18 @@ _ARCHITECTURES = {
 # Fields with the values that are computed, where they are there.
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
-    ("attention_bias", (False, None)),
     ("mlp_bias", (False, None)),
-    ("tie_word_embeddings", (False, None)),
     ("pretraining_tp", (1, None)),
 )
 _Routing = tuple[tuple[str, tuple[object, ...]], ...]
 _BY_SIGMOID: _Routing = (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",)))
 _ROUTING: dict[str, _Routing] = {
-    _V2: (("scoring_func", ("softmax",)), ("topk_method", ("greedy", "group_limited_greedy"))),
+    _V2: (
+        ("scoring_func", ("softmax",)),
+        ("topk_method", ("greedy", "group_limited_greedy")),
+        # DeepSeek's code then normalises and does not scale, that of transformers passes it over.
+        ("norm_topk_prob", (False,)),
+    ),
     _V3: _BY_SIGMOID,
     _V32: _BY_SIGMOID,
 }
@@ -57,6 +60,7 @@ _KNOWN = frozenset(
         *("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim"),
         *("qk_rope_head_dim", "v_head_dim", "rms_norm_eps", "max_position_embeddings"),
         *("rope_theta", "rope_scaling", "rope_parameters", "rope_interleave"),
+        *("attention_bias", "tie_word_embeddings"),
         *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
         *("moe_layer_freq", "first_k_dense_replace", "n_group", "topk_group", "topk_method"),
         *("scoring_func", "norm_topk_prob", "routed_scaling_factor"),
@@ -128,6 +132,8 @@ class MlaConfig:
 
     inner            channels inside the feed-forward blocks without experts
     interleaved      neighbouring channels turn together, else those of two halves
+    biased           products that make latents and results of the stream have biases
+    tied             the output head is the embedding
     index            None: a token attends all positions up to its own
     experts          None: no layer has any
     eos_token_ids    ids of config.json, then those that only generation_config.json has
@@ -143,6 +149,8 @@ class MlaConfig:
     eps: float
     rope: RopeFields
     interleaved: bool
+    biased: bool
+    tied: bool
     context_tokens: int
     index: IndexFields | None
     experts: ExpertFields | None
@@ -181,6 +189,8 @@ def parse_config(
         eps=positive_number(raw, "rms_norm_eps"),
         rope=read_rope(raw, mscale=True),
         interleaved=_flag(raw, "rope_interleave", default=True),
+        biased=_flag(raw, "attention_bias"),
+        tied=_flag(raw, "tie_word_embeddings"),
         context_tokens=positive_int(raw, "max_position_embeddings"),
         index=_index(raw, heads) if kind == _V32 else None,
         experts=None if raw.get("n_routed_experts") is None else _experts(raw, kind, layers),
@@ -246,8 +256,6 @@ def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:
             f"num_experts_per_tok must be at most {kept * count // groups}, which topk_group "
             f"leaves of {count}, got {chosen}"
         )
-    # DeepSeek's code does not normalise the weight of a single expert.
-    normalised = _flag(raw, "norm_topk_prob") and chosen > 1
     scale = positive_number({"routed_scaling_factor": 1.0, **raw}, "routed_scaling_factor")
     inner = positive_int(raw, "moe_intermediate_size")
     given = {name: value for name, value in raw.items() if value is not None}
@@ -261,9 +269,8 @@ def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:
         groups=groups,
         kept=kept,
         biased=kind != _V2,
-        normalised=normalised,
-        # V2's published code normalises or scales, V3's does both.
-        scale=1.0 if normalised and kind == _V2 else scale,
+        normalised=_flag(raw, "norm_topk_prob"),
+        scale=scale,
         layers=_expert_layers(raw, first, every, layers),
     )
 

@@ -26,13 +26,14 @@ from layers.blocks.norm import RmsNorm
 from layers.experts.contract import ExpertSizes
 from layers.experts.plain import PlainExperts
 from layers.kinds import PlainKinds
-from layers.linear.contract import Named
+from layers.linear.biased import BiasedLinear
+from layers.linear.contract import Linear, Named
 from layers.linear.summed import SummedLinear
 from layers.models.mla.config import ExpertFields, HeadFields, MlaConfig
 from layers.models.mla.step import LatentStep
 from layers.models.plain_decoder import Decoder, DecoderLayer
 from layers.parallel.ranks import Ranks
-from layers.parallel.shares import Share
+from layers.parallel.shares import Share, Size
 from layers.weights.part import part_of
 
 __all__ = ["Attention", "DenseAttention", "decoder"]
@@ -44,15 +45,16 @@ _LATENT_EPS = 1e-6
 class Queries:
     """What makes queries of the stream: one product, or two with a norm between them."""
 
-    def __init__(self, width: int, fields: HeadFields, heads: Share, kinds: PlainKinds) -> None:
+    def __init__(self, config: MlaConfig, heads: Share, kinds: PlainKinds) -> None:
         """Allocate the weights."""
+        width, fields = config.hidden_size, config.heads
         self._width = fields.plain + fields.turned
         rows, rank = heads.times(self._width), fields.q_rank
         self._down = self._norm = None
         if rank is None:
             self._up = kinds.projection(width, {"q_proj": rows})
             return
-        self._down = kinds.projection(width, {"q_a_proj": rank})
+        self._down = _from_stream(config, {"q_a_proj": rank}, kinds)
         self._norm = RmsNorm(rank, eps=_LATENT_EPS, name="q_a_layernorm", device=kinds.device)
         self._up = kinds.projection(rank, {"q_b_proj": rows})
 
@@ -118,14 +120,16 @@ class Attention(ABC, Generic[StepT]):
         fields, width = config.heads, config.hidden_size
         heads = ranks.shares.heads(fields.count)
         self._layer, self._fields, self._scale = layer, fields, config.logit_scale
-        self._queries = Queries(width, fields, heads, kinds)
+        self._queries = Queries(config, heads, kinds)
         record = fields.latent + fields.turned
-        self._down = kinds.projection(width, {"kv_a_proj_with_mqa": record})
+        self._down = _from_stream(config, {"kv_a_proj_with_mqa": record}, kinds)
         self._norm = RmsNorm(
             fields.latent, eps=_LATENT_EPS, name="kv_a_layernorm", device=kinds.device
         )
         self._heads = LatentHeads(fields, heads, kinds)
-        self._out = SummedLinear(kinds, heads.times(fields.value), "o_proj", width, ranks=ranks)
+        self._out = SummedLinear(
+            kinds, heads.times(fields.value), "o_proj", width, bias=config.biased, ranks=ranks
+        )
 
     def __call__(self, x: Tensor, step: StepT) -> Tensor:
         """Write records, and return the block's result, [T, d] float32."""
@@ -234,7 +238,15 @@ def decoder(
         return DecoderLayer(attend, feed_forward, width, eps=eps, kinds=kinds)
 
     layers = [layer(number) for number in range(config.num_layers)]
-    return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)
+    return Decoder(
+        layers, width, config.vocab_size, eps=eps, tied=config.tied, kinds=kinds, ranks=ranks
+    )
+
+
+def _from_stream(config: MlaConfig, parts: dict[str, Size], kinds: PlainKinds) -> Linear:
+    """Return what makes latents of the stream, with a bias where the configuration has them."""
+    product = kinds.projection(config.hidden_size, parts)
+    return BiasedLinear(product, parts, kinds.device) if config.biased else product
 
 
 def _feed_forward(config: MlaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> FeedForward:
