@@ -46,7 +46,7 @@ class GqaModel(CpuModel[GqaConfig]):
 
 def _page(config: GqaConfig, numbers: Numbers, ranks: Ranks) -> PageShape:
     """Return what a page of this rank holds in a layer."""
-    heads = ranks.shares.groups(config.key_heads).count
+    heads = ranks.shares.key_heads(config.key_heads).count
     return PageShape(PAGE_TOKENS, heads, config.head_dim, numbers.record_dtype)
 
 
