@@ -183,6 +183,22 @@ def test_a_published_fp8_checkpoint_gives_what_its_numbers_give(tmp_path: Path) 
     assert_same_bits(PageRig(loaded(quantised)).prefill(PagedRow(prompt), 2048), want)
 
 
+def test_layers_behind_the_last_one_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, prompt = reference("v3"), words(40)
+    quantised, plain = write_fp8(model, tmp_path)
+
+    cut = read_model(quantised, "num_hidden_layers=2").build(CPU, Settings())
+    load_weights(cut, quantised, progress=False)
+    both = read_model(plain, "num_hidden_layers=2").build(CPU, Settings())
+    load_weights(both, plain, progress=False)
+
+    assert_same_bits(*(PageRig(made).prefill(PagedRow(prompt), 64) for made in (cut, both)))
+    # The draft layer, number 3, is not one of them.
+    assert "layers up to 2, the network has those up to 1" in caplog.text
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("v3", "float32"), ("v2_lite", "bfloat16")])
 def test_a_token_has_the_same_bits_in_any_chunk_company_and_from_the_cache(
     name: str, dtype: str, tmp_path: Path
