@@ -11,13 +11,13 @@ from layers.models.attention_fields import layer_windows, require_fixed, text_ar
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
-    json_object,
     overridden,
     positive_int,
     positive_number,
     present,
     require,
 )
+from layers.models.quantisation_fields import check_quantisation
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
@@ -191,13 +191,7 @@ def check_geometry_of_kernels(config: GqaConfig) -> None:
 
 def _refuse_others(raw: dict[str, Any]) -> None:
     """Raise ConfigFault for what would be silently wrong if it were passed over."""
-    if raw.get("quantization_config") is not None:
-        quantisation = json_object(raw["quantization_config"], "quantization_config")
-        method = quantisation.get("quant_method")
-        raise ConfigFault(
-            f"quantization_config.quant_method {method!r} is not read in this family: "
-            "serve the checkpoint in bfloat16"
-        )
+    check_quantisation(raw)
     if raw.get("auto_map") is not None:
         raise ConfigFault(
             "auto_map asks for code that comes with the checkpoint, which is never run"

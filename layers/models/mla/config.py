@@ -13,13 +13,13 @@ from layers.models.attention_fields import text_architectures
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
-    json_object,
     overridden,
     positive_int,
     positive_number,
     require,
     string_list,
 )
+from layers.models.quantisation_fields import check_quantisation
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
@@ -49,11 +49,6 @@ _ROUTING: dict[str, _Routing] = {
     _V3: _BY_SIGMOID,
     _V32: _BY_SIGMOID,
 }
-_QUANTISATION: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("quant_method", ("fp8",)),
-    ("fmt", ("e4m3", None)),
-    ("weight_block_size", ([128, 128],)),
-)
 _KNOWN = frozenset(
     {
         *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -203,11 +198,7 @@ def _refuse_others(raw: dict[str, Any]) -> None:
     for name, allowed in _FIXED:
         if name in raw:
             require(raw, name, allowed)
-    if raw.get("quantization_config") is not None:
-        quantisation = json_object(raw["quantization_config"], "quantization_config")
-        for name, allowed in _QUANTISATION:
-            if name in quantisation or None not in allowed:
-                require(quantisation, name, allowed, "quantization_config.")
+    check_quantisation(raw)
 
 
 def _heads(raw: dict[str, Any]) -> HeadFields:

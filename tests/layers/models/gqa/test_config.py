@@ -134,8 +134,6 @@ def test_a_mixture_says_which_layers_have_experts() -> None:
     ("raw", "changes", "message"),
     [
         (LLAMA, {"quantization_config": {"quant_method": "awq"}}, "'awq' is not read"),
-        (LLAMA, {"quantization_config": {"quant_method": "gptq"}}, "'gptq' is not read"),
-        (LLAMA, {"quantization_config": {"load_in_4bit": True}}, "quant_method None is not read"),
         (LLAMA, {"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map asks for code"),
         (LLAMA, {"architectures": ["LlamaModel"]}, "architectures must be LlamaForCausalLM"),
         (LLAMA, {"hidden_act": "gelu"}, "hidden_act must be"),

@@ -174,7 +174,7 @@ def test_experts_may_be_in_some_layers_or_in_none() -> None:
 @pytest.mark.parametrize(
     ("raw", "changes", "message"),
     [
-        (V3, {"quantization_config": {"quant_method": "awq"}}, "quant_method must be"),
+        (V3, {"quantization_config": {"quant_method": "awq"}}, "'awq' is not read"),
         (V3, {"quantization_config": {"quant_method": "fp8"}}, "weight_block_size is missing"),
         (V3, {"architectures": ["DeepseekV3Model"]}, "architectures must be DeepseekV3ForCausalLM"),
         (V3, {"hidden_act": "gelu"}, "hidden_act must be"),
