@@ -28,7 +28,7 @@ CHATS = [
 def server() -> Iterator[ServerProcess]:
     """A server of the model, by its name."""
     smollm2_file()
-    flags = ("--model-path", "smollm2", "--full-pages", "64", "--device", "cpu")
+    flags = ("--model-path", "smollm2", "--max-total-tokens", "16384", "--device", "cpu")
     with running_server(*flags) as running:
         yield running
 

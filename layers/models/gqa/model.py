@@ -12,7 +12,7 @@ from layers.models.gqa.config import GqaConfig, check_geometry_of_kernels, parse
 from layers.models.gqa.network import decoder
 from layers.models.gqa.pools import KeyValuePools, PageShape
 from layers.models.gqa.step import Bf16Step, PagedStep
-from layers.models.plain_model import PAGE_TOKENS, CpuModel, Numbers, PlainNetwork
+from layers.models.plain_model import CpuModel, Numbers, PlainNetwork
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import PagePlaces
@@ -47,7 +47,7 @@ class GqaModel(CpuModel[GqaConfig]):
 def _page(config: GqaConfig, numbers: Numbers, ranks: Ranks) -> PageShape:
     """Return what a page of this rank holds in a layer."""
     heads = ranks.shares.key_heads(config.key_heads).count
-    return PageShape(PAGE_TOKENS, heads, config.head_dim, numbers.record_dtype)
+    return PageShape(numbers.page_tokens, heads, config.head_dim, numbers.record_dtype)
 
 
 def _rope(config: GqaConfig, device: torch.device) -> HalfRope:

@@ -15,11 +15,10 @@ from layers.models.mla.config import MlaConfig, parse_config
 from layers.models.mla.network import DenseAttention, decoder
 from layers.models.mla.pools import LatentPools
 from layers.models.mla.sparse_network import SparseAttention
-from layers.models.mla.sparse_pools import SparsePage, SparsePools
+from layers.models.mla.sparse_pools import PAGE_KEYS, SparsePage, SparsePools
 from layers.models.mla.sparse_step import Ropes, SparseStep
 from layers.models.mla.step import LatentStep
 from layers.models.plain_model import (
-    PAGE_TOKENS,
     RECORD_DTYPES,
     CpuModel,
     Numbers,
@@ -62,7 +61,7 @@ class PlainMla(PlainNetwork[LatentPools, LatentStep]):
         """Allocate all weights."""
         fields = config.heads
         self._turned = fields.turned
-        self._shape = (config.num_layers, PAGE_TOKENS, fields.latent + fields.turned)
+        self._shape = (config.num_layers, numbers.page_tokens, fields.latent + fields.turned)
         self._rope = _rope(config, numbers.device, interleaved=config.interleaved)
         layers, positions, channels = self._shape
         page = layers * positions * channels * numbers.record_dtype.itemsize
@@ -88,14 +87,17 @@ class PlainSparseMla(PlainNetwork[SparsePools, SparseStep]):
         assert index is not None, "the configuration was checked"
         channels = fields.latent + fields.turned
         _check_packed(config, index.width, numbers.records)
-        self._page = SparsePage(PAGE_TOKENS, channels, fields.turned, index.width, numbers.records)
+        # Indexer keys lie in pages of their own.
+        tokens = max(numbers.page_tokens, PAGE_KEYS)
+        self._page = SparsePage(tokens, channels, fields.turned, index.width, numbers.records)
         self._layers, self._chosen = config.num_layers, index.chosen
         self._ropes = Ropes(
             _rope(config, numbers.device, interleaved=config.interleaved),
             _rope(config, numbers.device, interleaved=index.interleaved),
         )
         wired = decoder(config, SparseAttention, _kinds(numbers), ranks)
-        super().__init__(wired, numbers, Paged("latent", self._layers * self._page.bytes))
+        paged = Paged("latent", self._layers * self._page.bytes)
+        super().__init__(wired, numbers, paged, page_tokens=tokens)
 
     def pools(self, sizes: PoolSizes) -> SparsePools:
         """Return pools on the device; see `Network`."""

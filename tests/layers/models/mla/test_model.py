@@ -66,7 +66,7 @@ def test_published_sizes_make_the_published_number_of_parameters(
 
     shapes = [view.shape for _, view in made.named_weights()]
     assert (len(shapes), sum(map(math.prod, shapes))) == (weights, numbers)
-    assert made.cache.full_page_bytes == 256 * token_bytes
+    assert made.cache.full_page_bytes == made.cache.page_size * token_bytes
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -218,8 +218,8 @@ def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
     assert float((exact - rounded).abs().sum()) < 0.2
     info = dummy(folder, dtype="bfloat16")
     assert (info.facts["dtype"], info.facts["record_format"]) == ("bfloat16", "bf16")
-    # A record of 40 + 16 channels a token and layer, in pages of 256 tokens.
-    assert info.cache.full_page_bytes == 3 * 256 * 56 * 2
+    # A record of 40 + 16 channels a token and layer.
+    assert info.cache.full_page_bytes == 3 * info.cache.page_size * 56 * 2
 
 
 def test_ranks_give_what_one_rank_gives(tmp_path: Path) -> None:
