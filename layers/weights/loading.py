@@ -229,11 +229,11 @@ def _tell_quantised(targets: Mapping[str, Target], headers: dict[str, TensorHead
 def _tell_layers(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> None:
     """Log which layers are left out, drafts aside."""
     drafts = tuple(_draft_layers(targets, headers))
-    held = {_layer_number(name) for name in headers if not name.startswith(drafts)}
+    held = [_layer_number(name) for name in headers if not name.startswith(drafts)]
     last = max(map(_layer_number, targets), default=-1)
-    if last >= 0 and max(held, default=-1) > last:
+    if max(held, default=-1) > last >= 0:
         logger.warning(
-            "the files hold layers up to %d, the network has those up to %d", max(held), last
+            "files hold layers up to %d, the network has those up to %d", max(held), last
         )
 
 
