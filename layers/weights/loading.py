@@ -185,8 +185,8 @@ def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> 
 
 def _layer_number(name: str) -> int:
     """Return N of a name that begins with `model.layers.N.`, -1 for any other."""
-    number = name.removeprefix(_LAYERS).partition(".")[0] if name.startswith(_LAYERS) else ""
-    return int(number) if number.isdecimal() else -1
+    number = name.removeprefix(_LAYERS).partition(".")[0]
+    return int(number) if number.isdecimal() and name.startswith(_LAYERS) else -1
 
 
 def _passed_over(name: str) -> bool:
@@ -231,10 +231,9 @@ def _tell_layers(targets: Mapping[str, Target], headers: dict[str, TensorHeader]
     drafts = tuple(_draft_layers(targets, headers))
     held = [_layer_number(name) for name in headers if not name.startswith(drafts)]
     last = max(map(_layer_number, targets), default=-1)
-    if max(held, default=-1) > last >= 0:
-        logger.warning(
-            "files hold layers up to %d, the network has those up to %d", max(held), last
-        )
+    most = max(held, default=-1)
+    if most > last >= 0:
+        logger.warning("files hold layers up to %d, the network has those up to %d", most, last)
 
 
 def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str | None:
