@@ -27,7 +27,7 @@ SUBJECTS = (
     *("volcanoes", "the human heart", "trains", "coffee", "a lighthouse", "gravity", "maps"),
 )
 # With those above, fifty.
-CHATS += [
+CHATS.extend(
     [question.format(subject), then, last]
     for subject in SUBJECTS
     for question, then, last in (
@@ -35,7 +35,7 @@ CHATS += [
         ("Write a short story about {}.", "Give it a title.", "How does it go on?"),
         ("Name three facts about {}.", "Which is the most surprising?", "Thank you. Bye!"),
     )
-]
+)
 
 
 @pytest.fixture(scope="module")
