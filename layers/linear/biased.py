@@ -1,6 +1,6 @@
 """A linear layer of any kind, and a bias for each of its parts."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -19,9 +19,15 @@ class Bias:
     values  [sum of rows] float32   the parts one after another
     """
 
-    def __init__(self, parts: Mapping[str, Size], device: torch.device) -> None:
-        """Allocate the biases of `parts`, name -> output rows, in order."""
+    def __init__(
+        self, parts: Mapping[str, Size], device: torch.device, *, without: Collection[str] = ()
+    ) -> None:
+        """Allocate the biases of `parts`, name -> output rows, in order.
+
+        without  parts that have none in files; theirs stays 0
+        """
         self._parts = {name: whole(rows) for name, rows in parts.items()}
+        self._without = without
         count = sum(rows.count for rows in self._parts.values())
         self.values = torch.zeros(count, dtype=torch.float32, device=device)
 
@@ -29,15 +35,23 @@ class Bias:
         """Yield each part's bias under its name in files."""
         views = self.values.split([rows.count for rows in self._parts.values()])
         for (name, rows), view in zip(self._parts.items(), views, strict=True):
-            yield f"{prefix}{name}.bias", part_of(view, rows)
+            if name not in self._without:
+                yield f"{prefix}{name}.bias", part_of(view, rows)
 
 
 class BiasedLinear:
     """A `Linear` whose results have a bias added, in float32."""
 
-    def __init__(self, product: Linear, parts: Mapping[str, Size], device: torch.device) -> None:
-        """Take the product of `parts`, name -> output rows, and allocate their biases."""
-        self._product, self._bias = product, Bias(parts, device)
+    def __init__(
+        self,
+        product: Linear,
+        parts: Mapping[str, Size],
+        device: torch.device,
+        *,
+        without: Collection[str] = (),
+    ) -> None:
+        """Take the product of `parts`, and allocate their biases; see `Bias`."""
+        self._product, self._bias = product, Bias(parts, device, without=without)
 
     def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
         """Return the rows, normed; see `Linear`."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from layers.models.json_fields import ConfigFault, positive_int, require, string_list
+from layers.models.json_fields import ConfigFault, int_from, positive_int, require, string_list
 
-__all__ = ["read_heads", "read_sliding", "require_fixed", "text_architectures"]
+__all__ = ["layer_windows", "read_heads", "read_sliding", "require_fixed", "text_architectures"]
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
@@ -46,14 +46,41 @@ def read_sliding(raw: dict[str, Any], layers: int, *, every: int) -> tuple[bool,
     """Return which layers attend a window.
 
     every  layers of which the last attends everything, where the file does not say
-    Raises ConfigFault where not both kinds are there.
+    Raises ConfigFault.
     """
-    if raw.get("layer_types") is None:
+    kinds = _layer_types(raw, layers, (_SLIDING, _FULL))
+    if kinds is None:
         kinds = [_SLIDING if (layer + 1) % every else _FULL for layer in range(layers)]
-    else:
-        kinds = string_list(raw, "layer_types", (_SLIDING, _FULL))
+    return tuple(kind == _SLIDING for kind in kinds)
+
+
+def layer_windows(
+    raw: dict[str, Any], layers: int, *, used: bool, by_layer: bool
+) -> tuple[int, ...]:
+    """Return how many tokens each layer attends, its own among them; 0: all.
+
+    used      whether `sliding_window` holds
+    by_layer  layers differ: `layer_types` or `max_window_layers` say which have it
+    Raises ConfigFault. What a file lacks is what transformers takes then.
+    """
+    kinds = _layer_types(raw, layers, (_FULL, _SLIDING) if used and by_layer else (_FULL,))
+    window: Any = {"sliding_window": 4096, **raw}["sliding_window"]
+    if not used or (window is None and _SLIDING not in (kinds or ())):
+        return (0,) * layers
+    window = int_from({"sliding_window": window}, "sliding_window", 1)
+    if not by_layer:
+        return (window,) * layers
+    if kinds is None:
+        first = int_from({"max_window_layers": 28, **raw}, "max_window_layers", 0)
+        kinds = [_SLIDING if layer >= first else _FULL for layer in range(layers)]
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+
+
+def _layer_types(raw: dict[str, Any], layers: int, allowed: tuple[str, ...]) -> list[str] | None:
+    """Return what kind of attention each layer has; None where the file does not say."""
+    if raw.get("layer_types") is None:
+        return None
+    kinds = string_list(raw, "layer_types", allowed)
     if len(kinds) != layers:
         raise ConfigFault(f"layer_types must name {layers} layers, got {len(kinds)}")
-    if len(set(kinds)) != 2:
-        raise ConfigFault(f"layer_types must be {_SLIDING} and {_FULL}, got one of them alone")
-    return tuple(kind == _SLIDING for kind in kinds)
+    return kinds

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layers.models.page_pools import PagePools
 from layers.models.plain_decoder import Decoder
-from layers.models.plain_model import PAGE_TOKENS, ChunkStep, Numbers, PlainNetwork
+from layers.models.plain_model import ChunkStep, Numbers, PlainNetwork
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import PagePlaces, of_chunks, of_rows
@@ -46,12 +46,12 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
 
     def step(self, batch: ForwardBatch, pools: PoolsT) -> StepT:
         """Return what the layers of a step of chunks share."""
-        return self.placed(of_chunks(batch, PAGE_TOKENS, self.device), pools)
+        return self.placed(of_chunks(batch, self._page_tokens, self.device), pools)
 
     @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: PoolsT) -> Tensor:
         """Run one token of each row; see `CudaNetwork`."""
-        step = self.placed(of_rows(rows, PAGE_TOKENS), pools)
+        step = self.placed(of_rows(rows, self._page_tokens), pools)
         return self._wired.logits(self._wired.run(step.input_ids, step))
 
     @property

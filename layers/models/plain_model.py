@@ -17,6 +17,7 @@ from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from mem_cache.spec import CacheSpec, Paged, PoolSizes
 
 __all__ = [
+    "CPU_PAGE_TOKENS",
     "PAGE_TOKENS",
     "RECORD_DTYPES",
     "ChunkStep",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 PAGE_TOKENS = 256
+# Half a page of each conversation holds nothing; the CPU's kernels take any size.
+CPU_PAGE_TOKENS = 32
 RECORD_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _OWN_RECORDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
@@ -67,6 +70,11 @@ class Numbers:
             raise ConfigFault(f"experts {settings.experts} is not for model_type {model_type}")
         if on_cuda and (self.dtype, self.records) != (torch.bfloat16, "bf16"):
             raise ConfigFault(f"on a GPU weights and cache of model_type {model_type} are bfloat16")
+
+    @property
+    def page_tokens(self) -> int:
+        """Return how many tokens a page has, where no layer has a window."""
+        return PAGE_TOKENS if self.device.type == "cuda" else CPU_PAGE_TOKENS
 
     @property
     def record_dtype(self) -> torch.dtype:
@@ -175,9 +183,20 @@ class PlainNetwork(ABC, Generic[PoolsT, StepT]):
     chunks, the other rows, and what was reused instead of computed.
     """
 
-    def __init__(self, wired: Wired[StepT], numbers: Numbers, paged: Paged) -> None:
-        """Take the network with its weights allocated, and what a page of all layers weighs."""
+    def __init__(
+        self,
+        wired: Wired[StepT],
+        numbers: Numbers,
+        paged: Paged,
+        *,
+        page_tokens: int | None = None,
+    ) -> None:
+        """Take the network with its weights allocated, and what a page of all layers weighs.
+
+        page_tokens  of a page; None: as `numbers` says
+        """
         self._wired, self._numbers, self._paged = wired, numbers, paged
+        self._page_tokens = page_tokens or numbers.page_tokens
 
     @property
     def cache(self) -> CacheSpec:
@@ -185,7 +204,8 @@ class PlainNetwork(ABC, Generic[PoolsT, StepT]):
         return CacheSpec(
             self._numbers.records,
             paged=(self._paged,),
-            page_size=PAGE_TOKENS,
+            page_size=self._page_tokens,
+            swa_page_size=self._page_tokens,
             draft_tokens=self._numbers.drafts,
         )
 

@@ -43,7 +43,7 @@ class RopeFields:
 def read_rope(raw: dict[str, Any], *, mscale: bool = False) -> RopeFields:
     """Return the rope settings of a parsed config.json.
 
-    mscale  the family has YaRN with `mscale` and `mscale_all_dim`, as DeepSeek publishes it
+    mscale  YaRN's `mscale_all_dim` multiplies logits, too, as DeepSeek publishes it
     Raises ConfigFault, naming the field, for what is not computed.
     """
     where, fields = "rope_scaling.", raw.get("rope_scaling") or {}
@@ -113,10 +113,8 @@ def _magnitudes(
         return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     named = [name for name in _MSCALES if fields.get(name)]
-    if not named:
+    if not named or (len(named) == 1 and not mscale):
         return magnitude(1.0), 1.0
-    if not mscale:
-        raise ConfigFault(f"{where}{named[0]} is not computed in this family")
-    # Published codes differ in what one without the other means.
+    # DeepSeek's codes and transformers differ in what one without the other means.
     turned, whole = (magnitude(positive_number(fields, name, where)) for name in _MSCALES)
-    return turned / whole, whole
+    return turned / whole, whole if mscale else 1.0

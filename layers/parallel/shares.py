@@ -78,6 +78,15 @@ class Shares:
         """Return this rank's groups of heads, which hold its heads."""
         return self._dealt("groups of heads", total)
 
+    def key_heads(self, total: int) -> Share:
+        """Return the heads of keys and values that this rank's heads of queries read.
+
+        Where there are fewer than ranks, several ranks hold the same one.
+        """
+        if self.attention == "tensor" and self.world % total == 0:
+            return Share(self.rank * total // self.world, 1, total)
+        return self._dealt("heads of keys", total)
+
     def inner(self, total: int, *, blocks: bool) -> Share:
         """Return this rank's channels inside an expert: columns of one product, rows of the next.
 

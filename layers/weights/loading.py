@@ -3,7 +3,8 @@
 Names are those of the published files. Quantised tensors (a `.weight` with a `.scale`, or with a
 `.weight_scale_inv`, which means the same) become plain numbers on the way, unless the network
 keeps them quantised, as a `WeightTarget`; tensors of draft heads (`mtp.*`, and layers that have an
-`eh_proj`) are passed over unless the model asks for them.
+`eh_proj`) are passed over unless the model asks for them, and so are `model.layers.N.` behind the
+last layer that the model has.
 """
 
 import logging
@@ -51,10 +52,13 @@ _INTEGERS = ("I64", "I32")
 _FP8 = "F8_E4M3"
 _FP4 = ("I8", "U8")
 _SCALES = ("F8_E8M0", "F32")
+# What expanded weights may have besides: Qwen3-FP8 is published so.
+_EXPANDED_SCALES = (*_SCALES, "BF16")
 _SCALE_SUFFIXES = (".scale", ".weight_scale_inv")
 # Codes of stacked experts, and their scales.
 _BLOCKS, _BLOCK_SCALES = "_blocks", "_scales"
 _DRAFT = "mtp."
+_LAYERS = "model.layers."
 # What a layer has that is a draft head; all of its tensors have the same beginning.
 _DRAFT_LAYER = "eh_proj.weight"
 # Old files hold what is derived from the configuration.
@@ -98,6 +102,7 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
         raise_faults(folder, _faults(targets, checkpoint.headers))
         _check_tied(targets, checkpoint)
         _tell_quantised(targets, checkpoint.headers)
+        _tell_layers(targets, checkpoint.headers)
         wanted = {
             shard: [name for name in checkpoint.names(shard) if name in targets]
             for shard in checkpoint.shards
@@ -165,14 +170,23 @@ def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> 
     faults = [f"{name} is missing" for name in targets if name not in headers]
     known = {*targets, *(_scale_name(name, headers) for name in targets)}
     drafts = (_DRAFT, *_draft_layers(targets, headers))
+    last = max(map(_layer_number, targets), default=-1)
     for name in headers:
-        if name not in known and not name.startswith(drafts) and not _passed_over(name):
+        beyond = _layer_number(name) > last >= 0
+        left_out = beyond or name.startswith(drafts) or _passed_over(name)
+        if name not in known and not left_out:
             faults.append(f"{name} is unexpected")
     for name, view in targets.items():
         if name in headers:
             fault = _fault(name, view, headers)
             faults += [f"{name} {fault}"] if fault else []
     return faults
+
+
+def _layer_number(name: str) -> int:
+    """Return N of a name that begins with `model.layers.N.`, -1 for any other."""
+    number = name.removeprefix(_LAYERS).partition(".")[0]
+    return int(number) if number.isdecimal() and name.startswith(_LAYERS) else -1
 
 
 def _passed_over(name: str) -> bool:
@@ -212,6 +226,16 @@ def _tell_quantised(targets: Mapping[str, Target], headers: dict[str, TensorHead
         logger.warning("%d weights of plain numbers are rounded to what the device keeps", count)
 
 
+def _tell_layers(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> None:
+    """Log which layers are left out, drafts aside."""
+    drafts = tuple(_draft_layers(targets, headers))
+    held = [_layer_number(name) for name in headers if not name.startswith(drafts)]
+    last = max(map(_layer_number, targets), default=-1)
+    most = max(held, default=-1)
+    if most > last >= 0:
+        logger.warning("files hold layers up to %d, the network has those up to %d", most, last)
+
+
 def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str | None:
     """Return what is wrong with the header of a tensor that is there, None when it fits."""
     header = headers[name]
@@ -225,7 +249,8 @@ def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str |
     if not isinstance(storage, Tensor) and (refusal := storage.why_not(form)) is not None:
         return refusal
     if form != "plain" and len(want) == 2 and floating:
-        return _quantised_fault(header, scale, want)
+        scales = _EXPANDED_SCALES if isinstance(storage, Tensor) else _SCALES
+        return _quantised_fault(header, scale, want, scales)
     allowed = _PLAIN if floating else _INTEGERS
     if header.dtype not in allowed:
         return f"is {header.dtype}, expected {' or '.join(allowed)}"
@@ -260,12 +285,15 @@ def _form(header: TensorHeader) -> StoredForm:
 
 
 def _quantised_fault(
-    header: TensorHeader, scale: TensorHeader | None, want: tuple[int, int]
+    header: TensorHeader,
+    scale: TensorHeader | None,
+    want: tuple[int, int],
+    scales: tuple[str, ...],
 ) -> str | None:
     if scale is None:
         return f"is {header.dtype} and has no scale"
-    if scale.dtype not in _SCALES:
-        return f"has a scale of {scale.dtype}, expected {' or '.join(_SCALES)}"
+    if scale.dtype not in scales:
+        return f"has a scale of {scale.dtype}, expected {' or '.join(scales)}"
     stored, scale_shape = want, fp8_scale_shape(want)
     if header.dtype in _FP4:
         stored, scale_shape = (want[0], want[1] // 2), fp4_scale_shape(want)

@@ -17,8 +17,8 @@ from runtime.replicas.prompt_keys import PromptKeys
 
 __all__ = ["Board", "ReplicaView", "RoutedRequest"]
 
-# Short conversations stay together as well: one block is what a step computes.
-_COSTS = ChoiceCosts(leave_least=256)
+# Short conversations stay together as well: none is moved for fewer than four running requests.
+_COSTS = ChoiceCosts(leave_least=4 * ChoiceCosts().row_tokens)
 # A mark takes some 100 bytes.
 _MOST_MARKS = 1 << 16
 

@@ -17,12 +17,13 @@ from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.caller import caller
 from runtime.server.chat_reply import ChoiceReply
-from runtime.server.chat_schema import ChatBody, conversation_chars
+from runtime.server.chat_schema import ChatBody, ChatMessage, conversation_chars
 from runtime.server.custom_tools import CustomCalls
 from runtime.server.fields import refusing_depth
 from runtime.server.grammars import forced_call, format_grammar, or_calls, strict_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
+from runtime.server.next_turn import drops_reasoning
 from runtime.server.openai import (
     Envelope,
     Usage,
@@ -309,11 +310,54 @@ class Chats:
 
     def prepare_next(self, plan: ChatPlan, reply: ChoiceReply, finish: Finish | None) -> None:
         """Let the next turn be prefilled where it will not repeat this answer's tokens."""
-        warm, prompt = self._service.next_turn, plan.prompt
+        warm = self._service.next_turn
         # Of several choices nobody knows which one is gone on with.
         whole = finish is not None and finish.type == "stop" and plan.call.sampling.n == 1
-        if warm is not None and whole:
-            warm.prepare(plan.conversation, reply.message(), prompt=prompt, call=plan.call)
+        if warm is None or not whole:
+            return
+        message = reply.message()
+        if not message.get("reasoning_content"):
+            return
+        if self._service.v4 is None:
+            past = partial(self._template_past, plan.body, message)
+        elif drops_reasoning(plan.conversation, plan.prompt):
+            past = partial(self._v4_past, plan.conversation, message)
+        else:
+            return
+        warm.prepare(past, prompt=plan.prompt, call=plan.call)
+
+    async def _v4_past(
+        self, conversation: Mapping[str, Any], message: Mapping[str, Any]
+    ) -> list[int]:
+        """Return what the prompt of the turn after `message` will begin with."""
+        v4 = self._service.v4
+        assert v4 is not None
+        answer: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
+        calls: list[dict[str, Any]] = message.get("tool_calls") or []
+        if calls:
+            answer["tool_calls"] = calls
+        said = {**conversation, "messages": [*conversation["messages"], answer]}
+        encode = partial(v4.encode_past, conversation, answer, [call["id"] for call in calls])
+        return await self._service.manager.in_thread(encode, chars=conversation_chars(said))
+
+    async def _template_past(self, body: ChatBody, message: Mapping[str, Any]) -> list[int]:
+        """Return the same by a template: what the prompts of two such turns have in common."""
+        if message.get("tool_calls") or body.continues:
+            return []
+        answer = ChatMessage(role="assistant", content=message.get("content") or "")
+        one, other = [
+            (
+                await self._encode_template(
+                    msgspec.structs.replace(
+                        body,
+                        messages=[*body.messages, answer, ChatMessage(role="user", content=said)],
+                    )
+                )
+            ).token_ids
+            for said in ("0", "a")
+        ]
+        parting = (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+        return one[: next(parting, 0)]
 
 
 def _chunk(index: int, delta: dict[str, Any]) -> dict[str, Any]:

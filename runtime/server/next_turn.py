@@ -1,25 +1,26 @@
 """Keeps the cache warm where the next turn will not repeat what was generated.
 
-V4's format drops the reasoning of earlier turns, so that the turn after
-`<Assistant><think>R</think>C` begins with `<Assistant></think>C`: from the answer on nothing
-matches, however long the answer. Once such an answer is out, the prompt that the next turn will
-begin with is prefilled in the background, below every client's priority and only while rows are
-free. The work is not extra where a next turn comes: it is done before the user has finished
+V4's format drops the reasoning of earlier turns, as templates of Qwen3, R1 and gpt-oss do, so that
+the turn after `<Assistant><think>R</think>C` begins with `<Assistant></think>C`: from the answer on
+nothing matches, however long the answer. Once such an answer is out, the prompt that the next turn
+will begin with is prefilled in the background, below every client's priority and only while rows
+are free. The work is not extra where a next turn comes: it is done before the user has finished
 typing, instead of after.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from runtime.chat.chat_prompt import ChatPrompt
-from runtime.chat.v4_encoder import V4Encoder
 from runtime.errors import RequestError
 from runtime.sampling import SamplingSpec
-from runtime.server.chat_schema import conversation_chars
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.manager import TokenizerManager
+
+# Returns what the prompt of the turn after an answer will begin with.
+Past = Callable[[], Awaitable[list[int]]]
 
 logger = logging.getLogger("umbra.next_turn")
 
@@ -31,30 +32,19 @@ LEAST_TOKENS = 64
 class NextTurn:
     """Prefills the beginnings of next turns."""
 
-    def __init__(self, manager: TokenizerManager, encoder: V4Encoder) -> None:
+    def __init__(self, manager: TokenizerManager) -> None:
         self._manager = manager
-        self._encoder = encoder
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def prepare(
-        self,
-        request: Mapping[str, Any],
-        message: Mapping[str, Any],
-        *,
-        prompt: ChatPrompt,
-        call: GenerateCall,
-    ) -> None:
-        """Start prefilling what follows `message`, where the format or the client drops reasoning.
+    def prepare(self, past: Past, *, prompt: ChatPrompt, call: GenerateCall) -> None:
+        """Start prefilling what `past` returns: the beginning of the turn after an answer.
 
-        request  what was encoded to `prompt`, asked with `call` and answered with `message`
+        prompt  what was answered, asked with `call`
         """
         manager = self._manager
         if manager.draining or manager.in_flight >= manager.rows:
             return
-        if not message.get("reasoning_content") or not drops_reasoning(request, prompt):
-            return
-        work = self._prefill(request, message, prompt=prompt, call=call)
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(self._prefill(past, prompt=prompt, call=call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -65,25 +55,9 @@ class NextTurn:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _prefill(
-        self,
-        request: Mapping[str, Any],
-        message: Mapping[str, Any],
-        *,
-        prompt: ChatPrompt,
-        call: GenerateCall,
-    ) -> None:
-        answer: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
-        calls: list[dict[str, Any]] = message.get("tool_calls") or []
-        if calls:
-            answer["tool_calls"] = calls
-        results = [call["id"] for call in calls]
-        said = {**request, "messages": [*request["messages"], answer]}
+    async def _prefill(self, past: Past, *, prompt: ChatPrompt, call: GenerateCall) -> None:
         try:
-            ids = await self._manager.in_thread(
-                lambda: self._encoder.encode_past(request, answer, results),
-                chars=conversation_chars(said),
-            )
+            ids = await past()
             if len(ids) - len(prompt.token_ids) < LEAST_TOKENS:
                 return
             warm = GenerateCall(

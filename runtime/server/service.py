@@ -82,6 +82,7 @@ class Service:
         if v4 is None and tokenizer.backend is not None:
             chat, answers = template_encoder(tokenizer, config, model_type=model_type)
         ahead = not (config.disable_next_turn_prefill or config.disable_radix_cache)
+        thinks = v4 is not None or (answers is not None and answers.reasoning is not None)
         service = cls(
             manager=manager,
             config=config,
@@ -95,7 +96,7 @@ class Service:
             v4=v4,
             answers=answers,
             defaults=sampling_defaults(config, vocab_size=manager.limits.vocab_size),
-            next_turn=NextTurn(manager, v4) if v4 is not None and ahead else None,
+            next_turn=NextTurn(manager) if thinks and ahead else None,
             speller=Speller(tokenizer),
             trusted=trusted,
         )

@@ -30,7 +30,7 @@ def server(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     """A server with room for a few conversations, which checks all invariants at each step."""
     folder: Path = write(model, tmp_path_factory.mktemp("qwen3"))
     write_tokenizer(folder, max_tokens=4096)
-    flags = ("--full-pages", "12", "--chunked-prefill-size", "256")
+    flags = ("--max-total-tokens", "1280", "--chunked-prefill-size", "256")
     with running_server("--model-path", str(folder), *flags) as running:
         yield running
 
@@ -115,3 +115,21 @@ def test_forks_and_evicted_prefixes_give_the_tokens_of_a_cold_server(
         server.post("/flush_cache", {})
         cold = server.generate(ids, max_new_tokens=4, ignore_eos=True)
         assert cold["output_ids"] == reply["output_ids"]
+
+
+@pytest.mark.slow
+def test_four_ranks_that_share_two_heads_of_keys_choose_the_tokens_of_transformers(
+    tmp_path: Path,
+) -> None:
+    model, draw = reference("qwen3", num_attention_heads=8), random.Random(4)
+    write_tokenizer(write(model, tmp_path), max_tokens=4096)
+    ids = words(draw, 300)
+
+    flags = ("--max-total-tokens", "3072", "--chunked-prefill-size", "64", "--tp-size", "4")
+    with running_server("--model-path", str(tmp_path), "--device", "cpu", *flags) as ranks:
+        first = ranks.generate(ids, max_new_tokens=8, ignore_eos=True)
+        ids += first["output_ids"]
+        second = ranks.generate(ids, max_new_tokens=8, ignore_eos=True)
+
+    assert cached(second) == len(ids) - 1
+    assert_greedy(model, ids, second["output_ids"], margin=1e-3)

@@ -20,7 +20,7 @@ def test_turns_and_forks_have_the_tokens_of_transformers(
 ) -> None:
     model = reference(name)
     write_tokenizer(write(model, tmp_path), max_tokens=4096)
-    flags = ("--full-pages", "8", "--chunked-prefill-size", str(chunk))
+    flags = ("--max-total-tokens", "2048", "--chunked-prefill-size", str(chunk))
 
     def words(count: int) -> list[int]:
         return [random.randrange(10, VOCAB) for _ in range(count)]

@@ -22,13 +22,27 @@ CHATS = [
     ["Summarise: " + "The quick brown fox jumps over the lazy dog. " * 40, "In one word?"],
     ["Wie heißt die Hauptstadt von Österreich? 日本語も。", "1234567890 + 1?"],
 ]
+SUBJECTS = (
+    *("the moon", "bees", "bread", "the Roman Empire", "prime numbers", "rain", "chess"),
+    *("volcanoes", "the human heart", "trains", "coffee", "a lighthouse", "gravity", "maps"),
+)
+# With those above, fifty.
+CHATS.extend(
+    [question.format(subject), then, last]
+    for subject in SUBJECTS
+    for question, then, last in (
+        ("Tell me about {}.", "Say that in one sentence.", "Now as a question."),
+        ("Write a short story about {}.", "Give it a title.", "How does it go on?"),
+        ("Name three facts about {}.", "Which is the most surprising?", "Thank you. Bye!"),
+    )
+)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
     """A server of the model, by its name."""
     smollm2_file()
-    flags = ("--model-path", "smollm2", "--full-pages", "64", "--device", "cpu")
+    flags = ("--model-path", "smollm2", "--max-total-tokens", "16384", "--device", "cpu")
     with running_server(*flags) as running:
         yield running
 
@@ -76,27 +90,33 @@ def test_a_chat_goes_on_from_the_cache(server: ServerProcess) -> None:
     assert server.get("/server_info")["served_model_name"] == "smollm2"
 
 
-@pytest.mark.slow
-def test_chats_are_those_of_transformers_cold_cached_and_continued(server: ServerProcess) -> None:
-    model = smollm2_reference(smollm2_file())
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """What transformers makes of the file, in float32."""
+    return smollm2_reference(smollm2_file())
 
-    for turns in CHATS:
-        chat: Chat = []
-        prompt: list[int] = []
-        continued: dict[str, Any] = {}
-        server.post("/flush_cache", {})
-        for turn in turns:
-            chat.append({"role": "user", "content": turn})
-            prompt = prompt_of(server, chat)
-            continued = server.generate(prompt, max_new_tokens=NEW)
-            assert_greedy(model, prompt, continued["output_ids"])
-            again = server.generate(prompt, max_new_tokens=NEW)
-            assert again["output_ids"] == continued["output_ids"]
-            assert again["meta_info"]["cached_tokens"] == len(prompt) - 1
-            chat.append({"role": "assistant", "content": continued["text"]})
-        server.post("/flush_cache", {})
-        cold = server.generate(prompt, max_new_tokens=NEW)
-        assert (cold["meta_info"]["cached_tokens"], cold["output_ids"]) == (
-            0,
-            continued["output_ids"],
-        )
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_chats_are_those_of_transformers_cold_cached_and_continued(
+    number: int, server: ServerProcess, model: Any
+) -> None:
+    chat: Chat = []
+    prompt: list[int] = []
+    continued: dict[str, Any] = {}
+    server.post("/flush_cache", {})
+    for turn in CHATS[number]:
+        chat.append({"role": "user", "content": turn})
+        prompt = prompt_of(server, chat)
+        continued = server.generate(prompt, max_new_tokens=NEW)
+        assert_greedy(model, prompt, continued["output_ids"])
+        again = server.generate(prompt, max_new_tokens=NEW)
+        assert again["output_ids"] == continued["output_ids"]
+        assert again["meta_info"]["cached_tokens"] == len(prompt) - 1
+        chat.append({"role": "assistant", "content": continued["text"]})
+    server.post("/flush_cache", {})
+    cold = server.generate(prompt, max_new_tokens=NEW)
+    assert (cold["meta_info"]["cached_tokens"], cold["output_ids"]) == (
+        0,
+        continued["output_ids"],
+    )

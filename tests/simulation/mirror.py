@@ -9,6 +9,8 @@ class Mirror:
     known  hash -> tokens up to the end of that block
     """
 
+    hash_key = None  # no reader computes hashes of its own
+
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, ...]] = {}
 

@@ -58,13 +58,18 @@ def reference(name: str) -> Any:
     config = transformers.GptOssConfig(**{**_ALL, **CHECKPOINTS[name]})
     config._attn_implementation = "eager"
     model = transformers.GptOssForCausalLM(config).float().eval()
-    with torch.no_grad():
-        for weight, values in model.named_parameters():
-            _draw(weight, values)
+    fill_mixture(model)
     return model
 
 
-def _draw(name: str, weight: torch.Tensor) -> None:
+@torch.no_grad()
+def fill_mixture(model: Any) -> None:
+    """Draw all weights of a model of transformers."""
+    for name, weight in model.named_parameters():
+        _draw(name, weight, tied=model.config.tie_word_embeddings)
+
+
+def _draw(name: str, weight: torch.Tensor, *, tied: bool) -> None:
     """Draw numbers that keep activations of order one, so that tokens differ."""
     noise, leaf = torch.randn_like(weight), name.rsplit(".", 1)[-1]
     if "norm" in name:
@@ -74,7 +79,7 @@ def _draw(name: str, weight: torch.Tensor) -> None:
     elif leaf == "sinks":
         weight.copy_(2.0 * noise)
     elif "embed" in name:
-        weight.copy_(noise)
+        weight.copy_(noise * (0.3 if tied else 1.0))
     else:
         inputs = weight.shape[1] if "experts" in name else weight.shape[-1]
         weight.copy_(noise * 1.5 * inputs**-0.5)

@@ -63,6 +63,11 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mistral": ("Mistral", {"sliding_window": None, "head_dim": 20, "rope_parameters": _YARN}),
     "qwen2": ("Qwen2", {"use_sliding_window": False, "rope_parameters": _YARN}),
+    "mistral_window": ("Mistral", {"sliding_window": 17, "rope_parameters": _YARN}),
+    "qwen2_windows": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 1},
+    ),
     "qwen3": ("Qwen3", {"head_dim": 48, "tie_word_embeddings": True, "rope_parameters": _LLAMA3}),
     "qwen3_moe": ("Qwen3Moe", {"norm_topk_prob": True, **_MIXTURE}),
     "qwen3_moe_other": (

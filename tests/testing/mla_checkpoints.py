@@ -94,6 +94,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v2": ("DeepseekV2", _V2),
     "v3": ("DeepseekV3", _V3),
     "v32": ("DeepseekV32", _V32),
+    "v3_biased": (
+        "DeepseekV3",
+        {**_V3, "attention_bias": True, "tie_word_embeddings": True, "num_experts_per_tok": 1},
+    ),
     "v3_halves": ("DeepseekV3", {**_V3, "rope_interleave": False}),
 }
 
@@ -128,11 +132,13 @@ def write_published(name: str, folder: Path) -> Path:
     return folder
 
 
-def write_fp8(model: Any, folder: Path) -> tuple[Path, Path]:
-    """Write a checkpoint as V3 is published, and the same with all numbers expanded.
+def write_fp8(
+    model: Any, folder: Path, *, scale_dtype: torch.dtype = torch.float32
+) -> tuple[Path, Path]:
+    """Write a checkpoint as V3 and Qwen3-FP8 are published, and the same with numbers expanded.
 
-    Projections and experts of the first are e4m3 with float32 scales that are no powers of two; a
-    draft layer lies behind the last layer. Returns both folders.
+    Projections and experts of the first are e4m3 with scales that are no powers of two; a draft
+    layer lies behind the last layer. Returns both folders.
     """
     plain, quantised = folder / "plain", folder / "fp8"
     tensors = load_file(write(model, plain) / "model.safetensors")
@@ -143,9 +149,9 @@ def write_fp8(model: Any, folder: Path) -> tuple[Path, Path]:
         if kept or not name.endswith(".weight"):
             continue
         codes, powers = quantise_fp8(tensor)
-        scales = powers.float() * (1.0 + torch.rand(powers.shape))
+        scales = (powers.float() * (1.0 + torch.rand(powers.shape))).to(scale_dtype)
         stored[name], stored[f"{name}_scale_inv"] = codes, scales
-        rows = scales.repeat_interleave(128, 0)[: len(codes)]
+        rows = scales.float().repeat_interleave(128, 0)[: len(codes)]
         tensors[name] = codes.float() * rows.repeat_interleave(128, 1)[:, : codes.shape[1]]
     draft = f"model.layers.{model.config.num_hidden_layers}"
     for leaf in ("eh_proj", "embed_tokens", "mlp.experts.0.up_proj", "shared_head.head"):

@@ -58,10 +58,14 @@ def chunk_batch(chunks: Sequence[tuple[PagedRow, int]]) -> ForwardBatch:
 
 
 class PageRig:
-    """A network and its pools, which begin as NaN, or as other numbers that nobody may read."""
+    """A network and its pools, which begin as NaN, or as other numbers that nobody may read.
+
+    There is room for 256 tokens in each of `pages`, of as many pages of the network as that takes.
+    """
 
     def __init__(self, network: Network, *, pages: int = 32, garbage: float = torch.nan) -> None:
         self._network, self._size = network, network.cache.tree.page_size
+        pages = pages * 256 // self._size
         self._pools = network.pools(PoolSizes(pages, 0, 0))
         for tensor in self._pools.tensors().values():
             # As bytes these are NaN in every format of numbers, too.

@@ -22,6 +22,7 @@ from layers.models.json_fields import (
     present,
     require,
 )
+from layers.models.quantisation_fields import check_quantisation
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
@@ -33,7 +34,6 @@ _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("attn_logit_softcapping", (None,)),
     ("final_logit_softcapping", (None,)),
     ("use_bidirectional_attention", (False, None)),
-    ("quantization_config", (None,)),
     ("auto_map", (None,)),
     ("tie_word_embeddings", (True, False)),
 )
@@ -44,7 +44,14 @@ _KNOWN = frozenset(
         *("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps"),
         *("max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters"),
         *("rope_local_base_freq", "eos_token_id", "bos_token_id", "sliding_window"),
-        *("layer_types", "query_pre_attn_scalar", "architectures", "model_type", *_PATTERNS),
+        *(
+            "quantization_config",
+            "layer_types",
+            "query_pre_attn_scalar",
+            "architectures",
+            "model_type",
+            *_PATTERNS,
+        ),
         *(name for name, _ in _FIXED),
     }
 )
@@ -93,6 +100,7 @@ def parse_config(
     raw = overridden(raw, override, known=_KNOWN)
     require(raw, "model_type", ("gemma3_text",))
     require_fixed(raw, _FIXED)
+    check_quantisation(raw)
     vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")
     heads, key_heads, head_dim = read_heads(raw)
     if raw.get("bos_token_id") is not None:

@@ -42,7 +42,7 @@ class Attention:
         """Allocate the weights of layer `layer`."""
         self._layer, self._scale, width = layer, config.scale, config.head_dim
         heads = ranks.shares.heads(config.heads)
-        groups = ranks.shares.groups(config.key_heads)
+        groups = ranks.shares.key_heads(config.key_heads)
         self._heads, self._groups, self._width = heads.count, groups.count, width
         parts: dict[str, Size] = {"q_proj": heads.times(width)}
         parts |= {name: groups.times(width) for name in ("k_proj", "v_proj")}

@@ -30,7 +30,7 @@ __all__ = ["ExpertFields", "GptOssConfig", "parse_config"]
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
     ("attention_bias", (True,)),
-    ("tie_word_embeddings", (False,)),
+    ("tie_word_embeddings", (True, False)),
     ("auto_map", (None,)),
 )
 _KNOWN = frozenset(
@@ -70,6 +70,7 @@ class GptOssConfig:
 
     sliding          of each layer, whether it attends a window alone
     window           tokens that such a layer attends, a token's own among them
+    tied             the output head is the embedding
     eos_token_ids    ids of config.json, then those that only generation_config.json has
     """
 
@@ -85,6 +86,7 @@ class GptOssConfig:
     rope: RopeFields
     sliding: tuple[bool, ...]
     window: int
+    tied: bool
     experts: ExpertFields
     context_tokens: int
     eos_token_ids: tuple[int, ...]
@@ -122,6 +124,7 @@ def parse_config(
         sliding=read_sliding(raw, layers, every=2),
         # Before a token it sees one less than that.
         window=int_from(raw, "sliding_window", 2),
+        tied=bool(raw.get("tie_word_embeddings", False)),
         experts=_experts(raw),
         context_tokens=positive_int(raw, "max_position_embeddings"),
         eos_token_ids=end_ids(raw, generation, vocab),

@@ -36,7 +36,7 @@ class GptOssModel(CpuModel[GptOssConfig]):
         """Return the network; see `Model`."""
         ranks, config = ranks or OneRank(), self.config
         numbers = self.numbers(device, settings, ranks)
-        heads = ranks.shares.groups(config.key_heads).count
+        heads = ranks.shares.key_heads(config.key_heads).count
         layout = WindowLayout(
             config.sliding, config.window, heads, config.head_dim, numbers.record_dtype
         )

@@ -33,7 +33,7 @@ class Attention:
         """Allocate the weights of layer `layer`."""
         self._layer, width = layer, config.head_dim
         self._shares = ranks.shares.heads(config.heads)
-        groups = ranks.shares.groups(config.key_heads)
+        groups = ranks.shares.key_heads(config.key_heads)
         self._heads, self._groups, self._width = self._shares.count, groups.count, width
         parts: dict[str, Size] = {"q_proj": self._shares.times(width)}
         parts |= {name: groups.times(width) for name in ("k_proj", "v_proj")}
@@ -71,4 +71,6 @@ def decoder(config: GptOssConfig, kinds: PlainKinds, ranks: Ranks) -> Decoder[Wi
         return DecoderLayer(attention, mixture, width, eps=eps, kinds=kinds)
 
     layers = [layer(number) for number in range(config.num_layers)]
-    return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)
+    return Decoder(
+        layers, width, config.vocab_size, eps=eps, tied=config.tied, kinds=kinds, ranks=ranks
+    )

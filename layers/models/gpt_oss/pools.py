@@ -56,10 +56,11 @@ class WindowLayout:
         so that what lies before the start of a replay has faded after so many for each of them.
         """
         sliding = self.page_bytes(SWA_PAGE_TOKENS, sliding=True)
+        windows = (Window("swa", self.window, sliding),) if any(self.sliding) else ()
         return CacheSpec(
             records,
             paged=(Paged("kv", self.page_bytes(PAGE_TOKENS, sliding=False)),),
-            windows=(Window("swa", self.window, sliding),),
+            windows=windows,
             replay_tokens=self.before * self.sliding.count(True),
             page_size=PAGE_TOKENS,
             swa_page_size=SWA_PAGE_TOKENS,

@@ -46,6 +46,8 @@ class WindowStep:
         turned = full.rotation(self._slots.position)
         others = turned if sliding is full else sliding.rotation(self._slots.position)
         self._rotations = (turned, others)
+        if not tree.window:
+            return
         tokens = StepTokens(batch, draft_tokens=tree.draft_tokens)
         self._read = _window_slots(tokens, tree)
         self._rows = _window_rows(tokens, pools.layout.before, held=tree.window)

@@ -7,18 +7,17 @@ file. Whatever the network does not compute is refused with one sentence that na
 from dataclasses import dataclass
 from typing import Any, cast
 
-from layers.models.attention_fields import text_architectures
+from layers.models.attention_fields import layer_windows, require_fixed, text_architectures
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
-    json_object,
     overridden,
     positive_int,
     positive_number,
     present,
     require,
-    string_list,
 )
+from layers.models.quantisation_fields import check_quantisation
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
@@ -37,23 +36,21 @@ class _Traits:
     architecture  the one that generates text
     qkv_bias      projections of queries, keys and values always have biases; else a field says so
     head_norms    heads of queries and keys are normed
-    fixed         fields with the values that are computed, where they are there
+    windowed      `sliding_window` holds unless it is null; else `use_sliding_window` says so
     """
 
     architecture: str
     qkv_bias: bool = False
     head_norms: bool = False
-    fixed: tuple[tuple[str, tuple[object, ...]], ...] = ()
+    windowed: bool = False
 
 
-_NO_WINDOW = (("sliding_window", (None,)),)
-_UNUSED_WINDOW = (("use_sliding_window", (False, None)),)
 _TRAITS = {
     "llama": _Traits("LlamaForCausalLM"),
-    "mistral": _Traits("MistralForCausalLM", fixed=_NO_WINDOW),
-    "qwen2": _Traits("Qwen2ForCausalLM", qkv_bias=True, fixed=_UNUSED_WINDOW),
-    "qwen3": _Traits("Qwen3ForCausalLM", head_norms=True, fixed=_UNUSED_WINDOW),
-    "qwen3_moe": _Traits("Qwen3MoeForCausalLM", head_norms=True, fixed=_UNUSED_WINDOW),
+    "mistral": _Traits("MistralForCausalLM", windowed=True),
+    "qwen2": _Traits("Qwen2ForCausalLM", qkv_bias=True),
+    "qwen3": _Traits("Qwen3ForCausalLM", head_norms=True),
+    "qwen3_moe": _Traits("Qwen3MoeForCausalLM", head_norms=True),
 }
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
@@ -73,7 +70,8 @@ _KNOWN = frozenset(
             "norm_topk_prob",
         ),
         *("decoder_sparse_step", "mlp_only_layers", "hidden_act", "sliding_window"),
-        *("use_sliding_window", "layer_types", "architectures", "model_type"),
+        *("use_sliding_window", "max_window_layers", "layer_types"),
+        *("architectures", "model_type"),
     }
 )
 
@@ -104,6 +102,7 @@ class GqaConfig:
     output_bias      the projection of what heads have read has one
     mlp_bias         the projections of feed-forward blocks have biases
     head_norms       heads of queries and keys are normed before they turn
+    windows          of each layer the tokens that it attends, a token's own among them; 0: all
     tied             the output head is the embedding
     experts          None: no layer has any
     eos_token_ids    ids of config.json, then those that only generation_config.json has
@@ -125,6 +124,7 @@ class GqaConfig:
     output_bias: bool
     mlp_bias: bool
     head_norms: bool
+    windows: tuple[int, ...]
     tied: bool
     experts: ExpertFields | None
     eos_token_ids: tuple[int, ...]
@@ -142,9 +142,9 @@ def parse_config(
     require(raw, "model_type", tuple(_TRAITS))
     kind = cast(str, raw["model_type"])
     traits = _TRAITS[kind]
-    _refuse_others(raw, traits)
+    _refuse_others(raw)
     vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")
-    heads, head_dim = _heads(raw, traits)
+    heads, head_dim = _heads(raw, kind)
     bias = _flag(raw, "attention_bias") if kind != "mistral" and not traits.qkv_bias else False
     if raw.get("bos_token_id") is not None:
         token_id(raw["bos_token_id"], "bos_token_id", vocab)
@@ -165,6 +165,7 @@ def parse_config(
         output_bias=bias,
         mlp_bias=_flag(raw, "mlp_bias") if kind == "llama" else False,
         head_norms=traits.head_norms,
+        windows=_windows(raw, kind, layers),
         tied=_flag(raw, "tie_word_embeddings"),
         experts=_experts(raw, layers) if kind == "qwen3_moe" else None,
         eos_token_ids=end_ids(raw, generation, vocab),
@@ -176,6 +177,8 @@ def check_geometry_of_kernels(config: GqaConfig) -> None:
     if config.head_dim not in _HEAD_DIMS:
         listed = ", ".join(map(str, _HEAD_DIMS))
         raise ConfigFault(f"head_dim is {config.head_dim}, and on a GPU it must be one of {listed}")
+    if any(config.windows):
+        raise ConfigFault(f"sliding_window {max(config.windows)} is attended on the CPU alone")
     inner = config.inner if config.experts is None else config.experts.inner
     for name, size, unit in (
         ("hidden_size", config.hidden_size, _DEPTH),
@@ -186,27 +189,26 @@ def check_geometry_of_kernels(config: GqaConfig) -> None:
             raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {unit}")
 
 
-def _refuse_others(raw: dict[str, Any], traits: _Traits) -> None:
+def _refuse_others(raw: dict[str, Any]) -> None:
     """Raise ConfigFault for what would be silently wrong if it were passed over."""
-    if raw.get("quantization_config") is not None:
-        quantisation = json_object(raw["quantization_config"], "quantization_config")
-        method = quantisation.get("quant_method")
-        raise ConfigFault(
-            f"quantization_config.quant_method {method!r} is not read in this family: "
-            "serve the checkpoint in bfloat16"
-        )
+    check_quantisation(raw)
     if raw.get("auto_map") is not None:
         raise ConfigFault(
             "auto_map asks for code that comes with the checkpoint, which is never run"
         )
-    for name, allowed in (*_FIXED, *traits.fixed):
-        if name in raw:
-            require(raw, name, allowed)
-    if raw.get("layer_types") is not None:
-        string_list(raw, "layer_types", ("full_attention",))
+    require_fixed(raw, _FIXED)
 
 
-def _heads(raw: dict[str, Any], traits: _Traits) -> tuple[tuple[int, int], int]:
+def _windows(raw: dict[str, Any], kind: str, layers: int) -> tuple[int, ...]:
+    """Return how many tokens each layer attends; 0: all that there are."""
+    used = kind != "llama" and (_TRAITS[kind].windowed or _flag(raw, "use_sliding_window"))
+    windows = layer_windows(raw, layers, used=used, by_layer=kind in ("qwen2", "qwen3"))
+    # A window that no context fills is none.
+    context = positive_int(raw, "max_position_embeddings")
+    return tuple(0 if window >= context else window for window in windows)
+
+
+def _heads(raw: dict[str, Any], kind: str) -> tuple[tuple[int, int], int]:
     """Return the heads of queries and of keys, and their width."""
     heads, hidden = positive_int(raw, "num_attention_heads"), positive_int(raw, "hidden_size")
     given = {name: value for name, value in raw.items() if value is not None}
@@ -215,7 +217,7 @@ def _heads(raw: dict[str, Any], traits: _Traits) -> tuple[tuple[int, int], int]:
         raise ConfigFault(
             f"num_key_value_heads must divide num_attention_heads {heads}, got {key_heads}"
         )
-    if "head_dim" not in given and traits.head_norms:
+    if "head_dim" not in given and kind == "qwen3":
         raise ConfigFault("head_dim is missing")
     if "head_dim" not in given and hidden % heads:
         raise ConfigFault(f"num_attention_heads must divide hidden_size {hidden}, got {heads}")

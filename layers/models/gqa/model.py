@@ -12,7 +12,7 @@ from layers.models.gqa.config import GqaConfig, check_geometry_of_kernels, parse
 from layers.models.gqa.network import decoder
 from layers.models.gqa.pools import KeyValuePools, PageShape
 from layers.models.gqa.step import Bf16Step, PagedStep
-from layers.models.plain_model import PAGE_TOKENS, CpuModel, Numbers, PlainNetwork
+from layers.models.plain_model import CpuModel, Numbers, PlainNetwork
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import PagePlaces
@@ -46,8 +46,8 @@ class GqaModel(CpuModel[GqaConfig]):
 
 def _page(config: GqaConfig, numbers: Numbers, ranks: Ranks) -> PageShape:
     """Return what a page of this rank holds in a layer."""
-    heads = ranks.shares.groups(config.key_heads).count
-    return PageShape(PAGE_TOKENS, heads, config.head_dim, numbers.record_dtype)
+    heads = ranks.shares.key_heads(config.key_heads).count
+    return PageShape(numbers.page_tokens, heads, config.head_dim, numbers.record_dtype)
 
 
 def _rope(config: GqaConfig, device: torch.device) -> HalfRope:
@@ -60,7 +60,8 @@ class PlainGqa(PlainNetwork[KeyValuePools, PagedStep]):
 
     def __init__(self, config: GqaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights."""
-        self._layers, device = config.num_layers, numbers.device
+        self._layers, self._windows = config.num_layers, config.windows
+        device = numbers.device
         self._page, self._rope = _page(config, numbers, ranks), _rope(config, device)
         kinds = PlainKinds(device, torch.float32, stored=numbers.dtype)
         paged = Paged("kv", self._layers * self._page.bytes)
@@ -72,7 +73,7 @@ class PlainGqa(PlainNetwork[KeyValuePools, PagedStep]):
 
     def step(self, batch: ForwardBatch, pools: KeyValuePools) -> PagedStep:
         """Return what the layers of a step share."""
-        return PagedStep(batch, pools, self._rope)
+        return PagedStep(batch, pools, self._rope, self._windows)
 
 
 class CudaGqa(CudaDecoder[KeyValuePools, Bf16Step]):

@@ -32,7 +32,7 @@ class Attention:
     def __init__(self, config: GqaConfig, layer: int, kinds: DecoderKinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
         self._layer, width, shares = layer, config.head_dim, ranks.shares
-        heads, groups = shares.heads(config.heads), shares.groups(config.key_heads)
+        heads, groups = shares.heads(config.heads), shares.key_heads(config.key_heads)
         parts: dict[str, Size] = {"q_proj": heads.times(width)}
         parts |= {name: groups.times(width) for name in ("k_proj", "v_proj")}
         self._qkv = kinds.projection(config.hidden_size, parts)

@@ -1,5 +1,7 @@
 """Steps of chunks and of decoding rows: where tokens write keys and values, what they read."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -35,11 +37,21 @@ class HeadStep(Protocol):
 class PagedStep:
     """A step of chunks in plain numbers; queries are float32."""
 
-    def __init__(self, batch: ForwardBatch, pools: KeyValuePools, rope: HalfRope) -> None:
-        """Derive what the layers share."""
-        self._pools, self._batch = pools, batch
+    def __init__(
+        self, batch: ForwardBatch, pools: KeyValuePools, rope: HalfRope, windows: Sequence[int]
+    ) -> None:
+        """Derive what the layers share.
+
+        windows  of each layer the tokens that it attends, a token's own among them; 0: all
+        """
+        self._pools, self._batch, self._windows = pools, batch, windows
         self._slots = PageSlots(batch, pools.keys.shape[2])
-        self._rotation = rope.rotation(self._slots.position)
+        position, rows = self._slots.position, self._slots.rows
+        self._rotation = rope.rotation(position)
+        self._rows = {
+            window: replace(rows, since=(position - (window - 1)).clamp_(min=0)) if window else rows
+            for window in set(windows)
+        }
 
     @property
     def input_ids(self) -> Tensor:
@@ -60,7 +72,8 @@ class PagedStep:
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attend; see `HeadStep`."""
         keys, values = self._pools.keys[layer], self._pools.values[layer]
-        return grouped_attention(q, keys, values, self._slots.rows, scale=q.shape[2] ** -0.5)
+        rows = self._rows[self._windows[layer]]
+        return grouped_attention(q, keys, values, rows, scale=q.shape[2] ** -0.5)
 
     def finite_rows(self, x: Tensor) -> Tensor:
         """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""

@@ -13,13 +13,13 @@ from layers.models.attention_fields import text_architectures
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
-    json_object,
     overridden,
     positive_int,
     positive_number,
     require,
     string_list,
 )
+from layers.models.quantisation_fields import check_quantisation
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
@@ -41,9 +41,7 @@ _ARCHITECTURES = {
 # Fields with the values that are computed, where they are there.
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
-    ("attention_bias", (False, None)),
     ("mlp_bias", (False, None)),
-    ("tie_word_embeddings", (False, None)),
     ("pretraining_tp", (1, None)),
 )
 # Channels of latents and turned ones that kernels of attention take, and their unit.
@@ -53,21 +51,22 @@ _DEPTH, _ROWS = 64, 8
 _Routing = tuple[tuple[str, tuple[object, ...]], ...]
 _BY_SIGMOID: _Routing = (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",)))
 _ROUTING: dict[str, _Routing] = {
-    _V2: (("scoring_func", ("softmax",)), ("topk_method", ("greedy", "group_limited_greedy"))),
+    _V2: (
+        ("scoring_func", ("softmax",)),
+        ("topk_method", ("greedy", "group_limited_greedy")),
+        # DeepSeek's code then normalises and does not scale, that of transformers passes it over.
+        ("norm_topk_prob", (False,)),
+    ),
     _V3: _BY_SIGMOID,
     _V32: _BY_SIGMOID,
 }
-_QUANTISATION: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("quant_method", ("fp8",)),
-    ("fmt", ("e4m3", None)),
-    ("weight_block_size", ([128, 128],)),
-)
 _KNOWN = frozenset(
     {
         *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
         *("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim"),
         *("qk_rope_head_dim", "v_head_dim", "rms_norm_eps", "max_position_embeddings"),
         *("rope_theta", "rope_scaling", "rope_parameters", "rope_interleave"),
+        *("attention_bias", "tie_word_embeddings"),
         *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
         *("moe_layer_freq", "first_k_dense_replace", "n_group", "topk_group", "topk_method"),
         *("scoring_func", "norm_topk_prob", "routed_scaling_factor"),
@@ -139,6 +138,8 @@ class MlaConfig:
 
     inner            channels inside the feed-forward blocks without experts
     interleaved      neighbouring channels turn together, else those of two halves
+    biased           products that make latents and results of the stream have biases
+    tied             the output head is the embedding
     index            None: a token attends all positions up to its own
     experts          None: no layer has any
     eos_token_ids    ids of config.json, then those that only generation_config.json has
@@ -154,6 +155,8 @@ class MlaConfig:
     eps: float
     rope: RopeFields
     interleaved: bool
+    biased: bool
+    tied: bool
     context_tokens: int
     index: IndexFields | None
     experts: ExpertFields | None
@@ -192,6 +195,8 @@ def parse_config(
         eps=positive_number(raw, "rms_norm_eps"),
         rope=read_rope(raw, mscale=True),
         interleaved=_flag(raw, "rope_interleave", default=True),
+        biased=_flag(raw, "attention_bias"),
+        tied=_flag(raw, "tie_word_embeddings"),
         context_tokens=positive_int(raw, "max_position_embeddings"),
         index=_index(raw, heads) if kind == _V32 else None,
         experts=None if raw.get("n_routed_experts") is None else _experts(raw, kind, layers),
@@ -203,6 +208,8 @@ def check_geometry_of_kernels(config: MlaConfig) -> None:
     """Raise ConfigFault, naming the field, for what the kernels on a GPU do not take."""
     if config.index is not None:
         raise ConfigFault(f"model_type {config.model_type} runs on the CPU: use --device cpu")
+    if config.biased:
+        raise ConfigFault("attention_bias of latents runs on the CPU: use --device cpu")
     heads, experts = config.heads, config.experts
     for name, size, most in (
         ("kv_lora_rank", heads.latent, _MOST_LATENT),
@@ -229,11 +236,7 @@ def _refuse_others(raw: dict[str, Any]) -> None:
     for name, allowed in _FIXED:
         if name in raw:
             require(raw, name, allowed)
-    if raw.get("quantization_config") is not None:
-        quantisation = json_object(raw["quantization_config"], "quantization_config")
-        for name, allowed in _QUANTISATION:
-            if name in quantisation or None not in allowed:
-                require(quantisation, name, allowed, "quantization_config.")
+    check_quantisation(raw)
 
 
 def _heads(raw: dict[str, Any]) -> HeadFields:
@@ -282,8 +285,6 @@ def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:
             f"num_experts_per_tok must be at most {kept * count // groups}, which topk_group "
             f"leaves of {count}, got {chosen}"
         )
-    # DeepSeek's code does not normalise the weight of a single expert.
-    normalised = _flag(raw, "norm_topk_prob") and chosen > 1
     scale = positive_number({"routed_scaling_factor": 1.0, **raw}, "routed_scaling_factor")
     inner = positive_int(raw, "moe_intermediate_size")
     given = {name: value for name, value in raw.items() if value is not None}
@@ -297,9 +298,8 @@ def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:
         groups=groups,
         kept=kept,
         biased=kind != _V2,
-        normalised=normalised,
-        # V2's published code normalises or scales, V3's does both.
-        scale=1.0 if normalised and kind == _V2 else scale,
+        normalised=_flag(raw, "norm_topk_prob"),
+        scale=scale,
         layers=_expert_layers(raw, first, every, layers),
     )
 

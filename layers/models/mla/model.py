@@ -17,11 +17,10 @@ from layers.models.mla.config import MlaConfig, check_geometry_of_kernels, parse
 from layers.models.mla.network import DenseAttention, decoder
 from layers.models.mla.pools import LatentPools
 from layers.models.mla.sparse_network import SparseAttention
-from layers.models.mla.sparse_pools import SparsePage, SparsePools
+from layers.models.mla.sparse_pools import PAGE_KEYS, SparsePage, SparsePools
 from layers.models.mla.sparse_step import Ropes, SparseStep
 from layers.models.mla.step import Bf16Step, LatentStep
 from layers.models.plain_model import (
-    PAGE_TOKENS,
     RECORD_DTYPES,
     CpuModel,
     Numbers,
@@ -66,9 +65,10 @@ class MlaModel(CpuModel[MlaConfig]):
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """Pages of records of `channels` numbers."""
+    """Pages of `tokens` records of `channels` numbers."""
 
     layers: int
+    tokens: int
     channels: int
     dtype: torch.dtype
 
@@ -76,17 +76,17 @@ class _Pages:
     def of(cls, config: MlaConfig, numbers: Numbers) -> "_Pages":
         """Return those of a network."""
         channels = config.heads.latent + config.heads.turned
-        return cls(config.num_layers, channels, numbers.record_dtype)
+        return cls(config.num_layers, numbers.page_tokens, channels, numbers.record_dtype)
 
     @property
     def paged(self) -> Paged:
         """Return what a page of all layers weighs."""
-        weight = self.layers * PAGE_TOKENS * self.channels * self.dtype.itemsize
+        weight = self.layers * self.tokens * self.channels * self.dtype.itemsize
         return Paged("latent", weight)
 
     def pools(self, sizes: PoolSizes, device: torch.device) -> LatentPools:
         """Return pools on a device."""
-        shape = (self.layers, PAGE_TOKENS, self.channels)
+        shape = (self.layers, self.tokens, self.channels)
         return LatentPools(shape, self.dtype, sizes, device)
 
 
@@ -139,14 +139,17 @@ class PlainSparseMla(PlainNetwork[SparsePools, SparseStep]):
         assert index is not None, "the configuration was checked"
         channels = fields.latent + fields.turned
         _check_packed(config, index.width, numbers.records)
-        self._page = SparsePage(PAGE_TOKENS, channels, fields.turned, index.width, numbers.records)
+        # Indexer keys lie in pages of their own.
+        tokens = max(numbers.page_tokens, PAGE_KEYS)
+        self._page = SparsePage(tokens, channels, fields.turned, index.width, numbers.records)
         self._layers, self._chosen = config.num_layers, index.chosen
         self._ropes = Ropes(
             _rope(config, numbers.device, interleaved=config.interleaved),
             _rope(config, numbers.device, interleaved=index.interleaved),
         )
         wired = decoder(config, SparseAttention, _kinds(numbers), ranks)
-        super().__init__(wired, numbers, Paged("latent", self._layers * self._page.bytes))
+        paged = Paged("latent", self._layers * self._page.bytes)
+        super().__init__(wired, numbers, paged, page_tokens=tokens)
 
     def pools(self, sizes: PoolSizes) -> SparsePools:
         """Return pools on the device; see `Network`."""

@@ -24,7 +24,8 @@ from layers.blocks.gated import FeedForward, Gated
 from layers.blocks.norm import RmsNorm
 from layers.experts.contract import ExpertSizes
 from layers.kinds import DecoderKinds
-from layers.linear.contract import Named
+from layers.linear.biased import BiasedLinear
+from layers.linear.contract import Linear, Named
 from layers.linear.summed import SummedLinear, over_ranks
 from layers.models.mla.config import ExpertFields, HeadFields, MlaConfig
 from layers.models.mla.step import DenseStep, HeadStep
@@ -99,13 +100,15 @@ class Attention(ABC, Generic[StepT]):
         rows, rank = heads.times(self._width), fields.q_rank
         self._queries = None if rank is None else Queries(rank, rows, kinds)
         first: dict[str, Size] = {"q_proj": rows} if rank is None else {"q_a_proj": rank}
-        self._down = kinds.projection(width, {**first, "kv_a_proj_with_mqa": self._record})
+        self._down = _from_stream(config, {**first, "kv_a_proj_with_mqa": self._record}, kinds)
         self._norm = RmsNorm(
             fields.latent, eps=_LATENT_EPS, name="kv_a_layernorm", device=kinds.device
         )
         self._heads = LatentHeads(fields, heads, kinds)
         self._weights = LatentWeights(self._heads.keys, self._norm.weight, _LATENT_EPS)
-        self._out = SummedLinear(kinds, heads.times(fields.value), "o_proj", width, ranks=ranks)
+        self._out = SummedLinear(
+            kinds, heads.times(fields.value), "o_proj", width, bias=config.biased, ranks=ranks
+        )
 
     def __call__(self, x: Tensor, step: StepT) -> Tensor:
         """Write records, and return the block's result; see `plain_decoder.Attention`."""
@@ -225,7 +228,20 @@ def decoder(
         return DecoderLayer(attend, feed_forward, width, eps=eps, kinds=kinds)
 
     layers = [layer(number) for number in range(config.num_layers)]
-    return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)
+    return Decoder(
+        layers, width, config.vocab_size, eps=eps, tied=config.tied, kinds=kinds, ranks=ranks
+    )
+
+
+def _from_stream(config: MlaConfig, parts: dict[str, Size], kinds: DecoderKinds) -> Linear:
+    """Return what makes latents of the stream, with biases where the configuration has them.
+
+    Queries made of the stream itself have none.
+    """
+    product = kinds.projection(config.hidden_size, parts)
+    if not config.biased:
+        return product
+    return BiasedLinear(product, parts, kinds.device, without=("q_proj",))
 
 
 def _feed_forward(config: MlaConfig, layer: int, kinds: DecoderKinds, ranks: Ranks) -> FeedForward:

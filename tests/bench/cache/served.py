@@ -8,6 +8,7 @@ Only the steps that would compute and copy are missing.
 import numpy as np
 
 from mem_cache.request_table import RequestTable
+from mem_cache.spec import CacheSpec
 from mem_cache.tree.handles import Match
 from mem_cache.tree.policy import TurnPolicy
 from mem_cache.units import Units
@@ -18,7 +19,7 @@ from runtime.messages import Generate, Sampling
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.stats import Stats
-from tests.bench.cache.adapter import FLASH, FULL_PAGE_BYTES, PAGE, SWA_PAGE_BYTES
+from tests.bench.cache.adapter import FLASH, FULL_PAGE_BYTES, SWA_PAGE_BYTES
 
 # The longest prompt and answer of the benchmarks.
 LONGEST_TOKENS = 1 << 18
@@ -34,23 +35,24 @@ class Row:
         self.toks = request.tokens[: self.n]
 
 
-class Served:
-    """The adapter. `stats` counts what was not hit, by cause."""
+class ServedFamily:
+    """The adapter for any family. `stats` counts what was not hit, by cause."""
 
     name = "umbra-served"
 
-    def __init__(self, full_pages: int, swa_pages: int, max_running: int = 32) -> None:
-        budget = full_pages * FULL_PAGE_BYTES + swa_pages * SWA_PAGE_BYTES
+    def __init__(self, cache: CacheSpec, budget: int, max_running: int = 32) -> None:
+        """Divide `budget` bytes as the server does."""
         config = ServerConfig(kv_cache_bytes=budget, max_running_requests=max_running)
-        sizes, tree = pool_sizes(config, FLASH), FLASH.tree
+        sizes, tree = pool_sizes(config, cache), cache.tree
         self.residency = Residency(
             tree,
             units=Units(sizes),
-            table=RequestTable(tree, rows=max_running, max_pages=LONGEST_TOKENS // PAGE),
-            replay_tokens=FLASH.replay_tokens,
+            table=RequestTable(tree, rows=max_running, max_pages=LONGEST_TOKENS // tree.page_size),
+            replay_tokens=cache.replay_tokens,
             eviction=TurnPolicy(),
         )
         self.stats = Stats(self.residency, lambda: 0.0, decode_log_interval=1 << 30)
+        self.lost: dict[str, int] = {}
         self._requests = 0
         calm_collector()
 
@@ -100,3 +102,11 @@ class Served:
         self.residency.release(row.request)
 
     def enable_full_probe(self) -> None: ...
+
+
+class Served(ServedFamily):
+    """The adapter in V4-Flash's geometry, with the bytes of the benchmark's setting."""
+
+    def __init__(self, full_pages: int, swa_pages: int, max_running: int = 32) -> None:
+        budget = full_pages * FULL_PAGE_BYTES + swa_pages * SWA_PAGE_BYTES
+        super().__init__(FLASH, budget, max_running)

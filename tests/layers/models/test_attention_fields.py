@@ -30,8 +30,9 @@ def test_the_last_of_so_many_layers_attends_everything() -> None:
     assert read_sliding({}, 5, every=3) == (True, True, False, True, True)
     given: dict[str, Any] = {"layer_types": ["full_attention", "sliding_attention"]}
     assert read_sliding(given, 2, every=3) == (False, True)
-    with pytest.raises(ConfigFault, match="one of them alone"):
-        read_sliding({}, 2, every=3)
+    assert read_sliding({}, 2, every=3) == (True, True)
+    with pytest.raises(ConfigFault, match="layer_types must name 3 layers, got 2"):
+        read_sliding(given, 3, every=3)
 
 
 def test_other_values_than_are_computed_are_refused() -> None:

@@ -53,6 +53,19 @@ def test_scaling_is_from_the_models_context_where_no_other_is_said() -> None:
     assert found.scaling == YarnScaling(2.0, 32.0, 1.0, 512)
 
 
+def test_magnitudes_of_yarn_are_of_cosines_and_for_deepseek_of_logits() -> None:
+    raw = {"rope_scaling": {"type": "yarn", **YARN, "mscale": 0.5, "mscale_all_dim": 2.0}}
+    half, twice = (0.1 * share * math.log(4.0) + 1.0 for share in (0.5, 2.0))
+
+    for mscale, logits in ((False, 1.0), (True, twice**2)):
+        found = read_rope(raw, mscale=mscale)
+        assert (found.attention_factor, found.logit_factor) == (half / twice, logits)
+    del raw["rope_scaling"]["mscale_all_dim"]
+    assert read_rope(raw).attention_factor == 0.1 * math.log(4.0) + 1.0
+    with pytest.raises(ConfigFault, match="mscale_all_dim is missing"):
+        read_rope(raw, mscale=True)
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -61,7 +74,6 @@ def test_scaling_is_from_the_models_context_where_no_other_is_said() -> None:
         ({"rope_parameters": {"full_attention": {}, "rope_type": []}}, "rope_type must be"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor is missing"),
         ({"rope_scaling": {"type": "yarn", "factor": 2}}, "original_max_position_embeddings"),
-        ({"rope_scaling": {"type": "yarn", **YARN, "mscale": 1}}, "rope_scaling.mscale is not"),
         ({"rope_scaling": {"type": "llama3", **LLAMA3, "low_freq_factor": 4}}, "low_freq_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1"),
         ({"rope_theta": 1}, "rope_theta must be above 1"),

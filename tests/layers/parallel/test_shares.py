@@ -12,6 +12,7 @@ Deal = Callable[[Shares, int], Share]
 EVEN: dict[str, tuple[Deal, str]] = {
     "heads": (Shares.heads, "heads"),
     "groups": (Shares.groups, "groups of heads"),
+    "key_heads": (Shares.key_heads, "heads of keys"),
     "vocabulary": (Shares.vocabulary, "tokens of the vocabulary"),
 }
 
@@ -34,6 +35,19 @@ def test_ranks_hold_all_once_and_alike_many(name: str, world: int) -> None:
     assert numbers(shares) == list(range(24))
     assert {share.count for share in shares} == {24 // world}
     assert all(share.is_whole == (world == 1) for share in shares)
+
+
+def test_ranks_that_are_more_than_heads_of_keys_hold_one_each() -> None:
+    assert [numbers(dealt(Shares.key_heads, world, 2)) for world in WORLDS] == [
+        [0, 1],
+        [0, 1],
+        [0, 0, 1, 1],
+        [0, 0, 0, 0, 1, 1, 1, 1],
+    ]
+    assert dealt(Shares.key_heads, 2, 1) == [Share(0, 1, 1)] * 2
+    assert Shares(1, 2, "data").key_heads(1) == Share(0, 1, 1)
+    with pytest.raises(UnevenShares, match="3 heads of keys cannot be shared by 8 ranks"):
+        Shares(0, 8).key_heads(3)
 
 
 @pytest.mark.parametrize("world", WORLDS[1:])

@@ -57,7 +57,7 @@ def test_it_is_measured_and_runs_its_largest_steps(tmp_path: Path) -> None:
     assert (told.facts["dtype"], told.facts["record_format"]) == ("bfloat16", "bf16")
     assert (told.graphs, told.in_flight, told.context_tokens) == (True, True, 300)
     # Two layers of two heads of 64 channels, keys and values, in bfloat16.
-    page = 256 * 2 * 2 * 2 * 64 * 2
+    page = told.cache.page_size * 2 * 2 * 2 * 64 * 2
     assert told.pool_bytes == page * (told.sizes.full_pages + 1)
     assert np.isclose(told.pool_bytes, 1 << 24, rtol=0.1)
     assert (told.sizes.swa_pages, told.sizes.states) == (0, 0)

@@ -91,7 +91,7 @@ def test_beginnings_of_blocks_are_remembered_until_the_cache_is_cleared() -> Non
 def test_a_queue_that_costs_more_than_the_match_saves_is_left() -> None:
     known = board()
     store(known, "b", routed(4))
-    known.place(routed(20, seed=5), ["b"])
+    known.place(routed(80, seed=5), ["b"])
 
     left = routed(4, extra=10)
     assert known.place(left, NAMES) == "a"

@@ -109,7 +109,7 @@ def test_tools_keep_their_order_and_schema() -> None:
     tools = chat(tools=[TOOL, {**other, "cache_control": {"type": "ephemeral"}}]).tools
 
     assert tools is not None
-    functions = [tool.function for tool in tools]
+    functions = [tool.called for tool in tools]
     assert [(f.name, f.description) for f in functions] == [("f", ""), ("g", "does g")]
     assert tools[1].called.parameters == {"type": "object", "a": 1}
 

@@ -10,6 +10,7 @@ from runtime.config import ServerConfig
 from runtime.messages import Generate, unpack_ids
 from runtime.server.next_turn import LEAST_PRIORITY, drops_reasoning
 from tests.runtime.chat.conversations import encoder
+from tests.runtime.chat.families import FAMILIES, end_id, family_tokenizer
 from tests.runtime.server.engine import Server, served, tokenised
 
 PATH = "/v1/chat/completions"
@@ -151,3 +152,25 @@ def test_with_tools_it_depends_on_the_clients_history() -> None:
     assert drops_reasoning({"messages": [user, answer, user]}, prompt)
     assert not drops_reasoning({"messages": [user, kept, user]}, prompt)
     assert not drops_reasoning({"messages": [user]}, prompt)
+
+
+QWEN = family_tokenizer("qwen3")
+
+
+@served(template=FAMILIES["qwen3"][0], family=(QWEN, end_id("qwen3")))
+async def test_the_next_prompts_beginning_by_a_template_is_prefilled(server: Server) -> None:
+    server.engine.reply = f"<think>\nwhy\n</think>\n\n{LONG}"
+
+    reply = await server.post(PATH, HI)
+
+    warm = await ahead(server)
+    said = reply.json()["choices"][0]["message"]["content"]
+    answer = {"role": "assistant", "content": said}
+    messages = [*HI["messages"], answer, {"role": "user", "content": "more"}]
+    rendered = await server.post("/tokenize", {"messages": messages})
+    then = rendered.json()["tokens"]
+    assert ids_of(warm) == then[: len(ids_of(warm))]
+    # The user's text, the end of the turn, and the opening of the next.
+    tail = "more<|im_end|>\n<|im_start|>assistant\n"
+    assert len(then) - len(ids_of(warm)) == len(QWEN.encode(tail).ids)
+    assert (warm.sampling.max_new_tokens, warm.background) == (0, True)

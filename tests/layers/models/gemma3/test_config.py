@@ -75,7 +75,7 @@ def test_the_spelling_of_transformers_5_is_read() -> None:
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping must be"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping must be"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention must be false"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config must be"),
+        ({"quantization_config": {"quant_method": "awq"}}, "'awq' is not read"),
         ({"rope_theta": None}, "rope_theta is missing"),
         ({"rope_local_base_freq": 0}, "rope_local_base_freq must be a positive number"),
         ({"rope_parameters": {"full_attention": {}}}, "rope_parameters.sliding_attention is"),

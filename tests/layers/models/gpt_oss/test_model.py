@@ -261,7 +261,7 @@ def test_ranks_give_what_one_rank_gives(tmp_path: Path) -> None:
 
     assert_same_bits(both[0], both[1])
     assert_close(both[0], alone, Bounds(atol=1e-4))
-    with pytest.raises(UnevenShares, match="2 groups of heads"):
+    with pytest.raises(UnevenShares, match="6 heads"):
         in_ranks(4, run)
 
 

@@ -102,6 +102,22 @@ def test_families_differ_in_biases_norms_and_widths_of_heads() -> None:
     assert traits(read(QWEN3, attention_bias=True)) == (True, True, False, True, 128)
 
 
+def test_windows_are_those_of_transformers() -> None:
+    used = {"use_sliding_window": True, "sliding_window": 64}
+
+    assert not any((*read(LLAMA, **used).windows, *read(QWEN2).windows))
+    without = {name: value for name, value in MISTRAL.items() if name != "sliding_window"}
+    assert read(without).windows == (4096,) * 16
+    assert read(MIXTURE, **used).windows == (64,) * 16
+    assert read(QWEN2, **used, max_window_layers=14).windows == (*[0] * 14, 64, 64)
+    kinds = ["sliding_attention", *["full_attention"] * 15]
+    assert read(QWEN3, **used, layer_types=kinds).windows == (64, *[0] * 15)
+    # No context fills it.
+    assert not any(read(MISTRAL, sliding_window=131072).windows)
+    with pytest.raises(ConfigFault, match="sliding_window 64 is attended on the CPU alone"):
+        check_geometry_of_kernels(read(MISTRAL, sliding_window=64))
+
+
 def test_a_mixture_says_which_layers_have_experts() -> None:
     experts = read(MIXTURE).experts
 
@@ -118,8 +134,6 @@ def test_a_mixture_says_which_layers_have_experts() -> None:
     ("raw", "changes", "message"),
     [
         (LLAMA, {"quantization_config": {"quant_method": "awq"}}, "'awq' is not read"),
-        (LLAMA, {"quantization_config": {"quant_method": "gptq"}}, "'gptq' is not read"),
-        (LLAMA, {"quantization_config": {"load_in_4bit": True}}, "quant_method None is not read"),
         (LLAMA, {"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map asks for code"),
         (LLAMA, {"architectures": ["LlamaModel"]}, "architectures must be LlamaForCausalLM"),
         (LLAMA, {"hidden_act": "gelu"}, "hidden_act must be"),
@@ -131,9 +145,10 @@ def test_a_mixture_says_which_layers_have_experts() -> None:
         (LLAMA, {"bos_token_id": -1}, "bos_token_id must be a token id"),
         (LLAMA, {"rope_scaling": {"rope_type": "dynamic"}}, "rope_scaling.rope_type must be"),
         (LLAMA, {"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
-        (MISTRAL, {"sliding_window": 4096}, "sliding_window must be"),
-        (QWEN2, {"use_sliding_window": True}, "use_sliding_window must be"),
+        (MISTRAL, {"sliding_window": 0}, "sliding_window must be an integer of at least 1"),
+        (QWEN2, {"use_sliding_window": 1}, "use_sliding_window must be"),
         (QWEN3, {"layer_types": ["sliding_attention"]}, "layer_types must be"),
+        (QWEN3, {"layer_types": ["full_attention"]}, "layer_types must name 16 layers, got 1"),
         (QWEN3, {"head_dim": None}, "head_dim is missing"),
         (MIXTURE, {"num_experts_per_tok": 129}, "num_experts_per_tok must be at most"),
         (MIXTURE, {"mlp_only_layers": [-1]}, "mlp_only_layers must be an integer"),

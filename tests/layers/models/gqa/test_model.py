@@ -15,10 +15,12 @@ from layers.models.contract import Settings
 from layers.models.gqa.model import PlainGqa
 from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
+from layers.parallel.ranks import OneRank, Ranks
 from layers.parallel.shares import UnevenShares
-from layers.weights.loading import fill_dummy
+from layers.weights.loading import fill_dummy, load_weights
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
-from tests.testing.gqa_checkpoints import VOCAB, write_config
+from tests.testing.gqa_checkpoints import VOCAB, reference, write, write_config
+from tests.testing.mla_checkpoints import write_fp8
 from tests.testing.page_rig import PagedRow, PageRig, assert_same_bits_anywhere
 from tests.testing.thread_ranks import ThreadRanks, in_ranks
 
@@ -74,8 +76,37 @@ def test_ranks_give_what_one_rank_gives(tmp_path: Path) -> None:
 
     assert_same_bits(both[0], both[1])
     assert_close(both[0], alone, Bounds(atol=1e-4))
-    with pytest.raises(UnevenShares, match="2 groups of heads"):
+    with pytest.raises(UnevenShares, match="6 heads"):
         in_ranks(4, run)
+
+
+def test_a_published_fp8_checkpoint_gives_what_its_numbers_give(tmp_path: Path) -> None:
+    model = reference("qwen3_moe", num_hidden_layers=2, mlp_only_layers=[0], hidden_size=192)
+    quantised, plain = write_fp8(model, tmp_path, scale_dtype=torch.bfloat16)
+    prompt = words(40)
+
+    def run(folder: Path) -> torch.Tensor:
+        made = read_model(folder).build(CPU, Settings())
+        load_weights(made, folder, progress=False)
+        return PageRig(made).prefill(PagedRow(prompt), 2048)
+
+    assert_same_bits(run(quantised), run(plain))
+
+
+def test_four_ranks_share_two_heads_of_keys(tmp_path: Path) -> None:
+    fields = {"num_attention_heads": 8, "num_hidden_layers": 1, "attention_bias": True}
+    folder, prompt = write(reference("qwen3", **fields), tmp_path), words(90)
+
+    def run(ranks: Ranks) -> torch.Tensor:
+        made = read_model(folder).build(CPU, Settings(), ranks)
+        load_weights(made, folder, progress=False)
+        return PageRig(made).prefill(PagedRow(prompt), 50)
+
+    alone, shared = run(OneRank()), in_ranks(4, run)
+
+    for mine in shared:
+        assert_same_bits(mine, shared[0])
+    assert_close(shared[0], alone, Bounds(atol=1e-4))
 
 
 def test_what_does_not_suit_it_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_published_sizes_make_the_published_number_of_parameters(
 
     shapes = [view.shape for _, view in made.named_weights()]
     assert (len(shapes), sum(map(math.prod, shapes))) == (weights, numbers)
-    assert made.cache.full_page_bytes == 256 * token_bytes
+    assert made.cache.full_page_bytes == made.cache.page_size * token_bytes
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -183,6 +183,22 @@ def test_a_published_fp8_checkpoint_gives_what_its_numbers_give(tmp_path: Path) 
     assert_same_bits(PageRig(loaded(quantised)).prefill(PagedRow(prompt), 2048), want)
 
 
+def test_layers_behind_the_last_one_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, prompt = reference("v3"), words(40)
+    quantised, plain = write_fp8(model, tmp_path)
+
+    cut = read_model(quantised, "num_hidden_layers=2").build(CPU, Settings())
+    load_weights(cut, quantised, progress=False)
+    both = read_model(plain, "num_hidden_layers=2").build(CPU, Settings())
+    load_weights(both, plain, progress=False)
+
+    assert_same_bits(*(PageRig(made).prefill(PagedRow(prompt), 64) for made in (cut, both)))
+    # The draft layer, number 3, is not one of them.
+    assert "layers up to 2, the network has those up to 1" in caplog.text
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("v3", "float32"), ("v2_lite", "bfloat16")])
 def test_a_token_has_the_same_bits_in_any_chunk_company_and_from_the_cache(
     name: str, dtype: str, tmp_path: Path
@@ -202,8 +218,8 @@ def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
     assert float((exact - rounded).abs().sum()) < 0.2
     info = dummy(folder, dtype="bfloat16")
     assert (info.facts["dtype"], info.facts["record_format"]) == ("bfloat16", "bf16")
-    # A record of 40 + 16 channels a token and layer, in pages of 256 tokens.
-    assert info.cache.full_page_bytes == 3 * 256 * 56 * 2
+    # A record of 40 + 16 channels a token and layer.
+    assert info.cache.full_page_bytes == 3 * info.cache.page_size * 56 * 2
 
 
 def test_ranks_give_what_one_rank_gives(tmp_path: Path) -> None:

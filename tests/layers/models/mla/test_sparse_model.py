@@ -43,7 +43,7 @@ def test_published_sizes_make_the_published_numbers(record_format: str, token_by
     # V3's, and in each layer an indexer's 14 million.
     indexer = 64 * 128 * 1536 + 128 * 7168 + 2 * 128 + 64 * 7168
     assert sum(map(math.prod, shapes)) == 671_026_419_200 + 61 * indexer
-    assert made.cache.full_page_bytes == 256 * token_bytes
+    assert made.cache.full_page_bytes == made.cache.page_size * token_bytes
 
 
 def test_the_small_configuration_has_the_published_records() -> None:
@@ -51,7 +51,7 @@ def test_the_small_configuration_has_the_published_records() -> None:
 
     made = model.build(torch.device("meta"), Settings(kv_cache_dtype="fp8"))
 
-    assert made.cache.full_page_bytes == 4 * 256 * (656 + 132)
+    assert made.cache.full_page_bytes == 4 * made.cache.page_size * (656 + 132)
     assert made.facts["record_format"] == "fp8"
 
 
