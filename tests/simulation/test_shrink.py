@@ -10,8 +10,8 @@ FAULT = "end is told twice"
 
 def test_a_life_with_a_planted_fault_shrinks_to_one_call() -> None:
     with planted(FAULT):
-        failed = live_seed(0, 100)
-        assert len(failed.script.events) > 20
+        failed = live_seed(0, 40)
+        assert len(failed.script.events) > 10
         shrunk = Shrinker(failed).shrink()
         again = live_script(shrunk.script)
 
