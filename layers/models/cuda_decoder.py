@@ -30,10 +30,17 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
     prefilled.
     """
 
-    def __init__(self, wired: Decoder[StepT], numbers: Numbers, paged: Paged) -> None:
-        """Take the network with its weights allocated, and what a page of all layers weighs."""
+    def __init__(
+        self,
+        wired: Decoder[StepT],
+        numbers: Numbers,
+        paged: Paged,
+        *,
+        page_tokens: int | None = None,
+    ) -> None:
+        """Take the network with its weights allocated; see `PlainNetwork`."""
         assert (numbers.dtype, numbers.record_dtype) == (torch.bfloat16, torch.bfloat16)
-        super().__init__(wired, numbers, paged)
+        super().__init__(wired, numbers, paged, page_tokens=page_tokens)
 
     @property
     def device(self) -> torch.device:

@@ -21,6 +21,7 @@ from layers.models.mla.sparse_pools import PAGE_KEYS, SparsePage, SparsePools
 from layers.models.mla.sparse_step import Ropes, SparseStep
 from layers.models.mla.step import Bf16Step, LatentStep
 from layers.models.plain_model import (
+    PAGE_TOKENS,
     RECORD_DTYPES,
     CpuModel,
     Numbers,
@@ -73,10 +74,10 @@ class _Pages:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, config: MlaConfig, numbers: Numbers) -> "_Pages":
+    def of(cls, config: MlaConfig, numbers: Numbers, tokens: int) -> "_Pages":
         """Return those of a network."""
         channels = config.heads.latent + config.heads.turned
-        return cls(config.num_layers, numbers.page_tokens, channels, numbers.record_dtype)
+        return cls(config.num_layers, tokens, channels, numbers.record_dtype)
 
     @property
     def paged(self) -> Paged:
@@ -95,7 +96,8 @@ class PlainMla(PlainNetwork[LatentPools, LatentStep]):
 
     def __init__(self, config: MlaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights."""
-        self._turned, self._pages = config.heads.turned, _Pages.of(config, numbers)
+        self._turned = config.heads.turned
+        self._pages = _Pages.of(config, numbers, numbers.page_tokens)
         self._rope = _rope(config, numbers.device, interleaved=config.interleaved)
         wired = decoder(config, DenseAttention, _kinds(numbers), ranks)
         super().__init__(wired, numbers, self._pages.paged)
@@ -114,11 +116,11 @@ class CudaMla(CudaDecoder[LatentPools, Bf16Step]):
 
     def __init__(self, config: MlaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights."""
-        self.config, self._pages = config, _Pages.of(config, numbers)
+        self.config, self._pages = config, _Pages.of(config, numbers, PAGE_TOKENS)
         self._rope = _rope(config, numbers.device, interleaved=config.interleaved)
         kinds = Bf16Kinds(numbers.device, deterministic=numbers.deterministic)
         wired = decoder(config, DenseAttention, kinds, ranks)
-        super().__init__(wired, numbers, self._pages.paged)
+        super().__init__(wired, numbers, self._pages.paged, page_tokens=PAGE_TOKENS)
 
     def pools(self, sizes: PoolSizes) -> LatentPools:
         """Return pools on the device; see `Network`."""
