@@ -18,6 +18,7 @@ from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
+from runtime.executor.record_watch import RecordWatch
 from runtime.executor.sampler import Sampler
 from runtime.rank_memory import RankMemory
 from runtime.wire.loaded import Loaded
@@ -110,4 +111,5 @@ def load_on_cpu(
             )
         ],
     )
-    return LoadedModel(CpuModelRunner(network, pools, lines, ranks), told)
+    watch = RecordWatch(pools.unit_views(), cache.tree) if config.check_every_step else None
+    return LoadedModel(CpuModelRunner(network, pools, lines, ranks, watch=watch), told)

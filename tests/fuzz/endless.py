@@ -1,6 +1,7 @@
 """One target for so many seconds, in a process with bounds: see `python -m tests.fuzz --help`."""
 
 import faulthandler
+import logging
 import resource
 import sys
 import time
@@ -52,6 +53,7 @@ def _memory() -> tuple[int, int]:
 
 def main(name: str, seconds: str, seed: str, keep: str) -> None:
     """Fuzz, and print one line."""
+    logging.disable(logging.WARNING)
     limit = _memory()[0] + _MORE_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     Path(keep).mkdir(parents=True, exist_ok=True)
