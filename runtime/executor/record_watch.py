@@ -66,8 +66,11 @@ class RecordWatch:
     def reads(self, rows: PlanRows, tables: LineTables) -> None:
         """Verify what rows read; their starts are known, and the tables up to date."""
         full, swa, states = self._pools
-        for line, start in zip(rows.line.tolist(), rows.start.tolist(), strict=True):
-            full.verify(tables.pages[line, : -(-start // self._page_size)].tolist())
+        full.verify(
+            page
+            for line, start in zip(rows.line.tolist(), rows.start.tolist(), strict=True)
+            for page in tables.pages[line, : -(-start // self._page_size)].tolist()
+        )
         swa.verify(tables.window[rows.line].ravel().tolist())
         states.verify(tables.state[rows.line].tolist())
         for pool in self._pools:
@@ -78,8 +81,13 @@ class RecordWatch:
         full, swa, states = self._pools
         first = np.maximum(rows.start, np.minimum(rows.write_from, rows.end - 1)) // self._page_size
         last = (rows.end - 1) // self._page_size
-        for line, begin, end in zip(rows.line.tolist(), first.tolist(), last.tolist(), strict=True):
-            full.record(tables.pages[line, begin : end + 1].tolist())
+        full.record(
+            page
+            for line, begin, end in zip(
+                rows.line.tolist(), first.tolist(), last.tolist(), strict=True
+            )
+            for page in tables.pages[line, begin : end + 1].tolist()
+        )
         saved = unpacked(plan.saves.window, INT32) if plan.saves.window else np.empty(0, np.int32)
         swa.record([*tables.window[rows.line].ravel().tolist(), *saved.tolist()])
         kept = unpacked(plan.saves.state, INT32) if plan.saves.state else np.empty(0, np.int32)
