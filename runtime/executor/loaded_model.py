@@ -72,7 +72,12 @@ def load_on_cpu(
     given  what flags say, and the CPU's defaults
     """
     device = torch.device("cpu")
-    network = model.build(device, settings, ranks)
+    try:
+        network = model.build(device, settings, ranks)
+    except RuntimeError as fault:  # what torch raises where the host's memory ends
+        if "can't allocate memory" not in str(fault):
+            raise
+        raise MemoryShortage("the weights take more memory than this machine gives") from fault
     cache = network.cache
     sizes = pool_sizes(config, cache, given)
     context = context_tokens(config, model.facts.context_tokens, cache.tree, sizes)
