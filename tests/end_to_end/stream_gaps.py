@@ -183,8 +183,10 @@ def _read_stream(port: int, events: list[float], stop: threading.Event) -> None:
     headers = {"Content-Type": "application/json"}
     connection.request("POST", "/generate", json.dumps(body), headers)
     reply = connection.getresponse()
-    while not stop.is_set() and reply.readline():
-        events.append(time.monotonic())
+    while not stop.is_set() and (line := reply.readline()):
+        # Comments keep the connection alive while no token comes.
+        if line.startswith(b"data: "):
+            events.append(time.monotonic())
     connection.close()
 
 
