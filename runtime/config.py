@@ -191,7 +191,9 @@ class ServerConfig:
     disable_next_turn_prefill: bool = _flag(
         False, "do not prefill the next turn's beginning where the chat format drops reasoning"
     )
-    check_every_step: bool = _flag(False, "verify every cache invariant after each step (slow)")
+    check_every_step: bool = _flag(
+        False, "verify every cache invariant, on the CPU records, too, in each step (slow)"
+    )
     disable_overlap_schedule: bool = _flag(
         False, "on CUDA, wait for each step before the next one is launched"
     )

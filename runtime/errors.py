@@ -22,6 +22,8 @@
 BackendUnavailable: each floor defines what it raises.
 """
 
+from layers.fault_text import bounded
+
 
 class RuntimeFault(Exception):
     """A fault of the server itself; it ends the process."""
@@ -33,6 +35,9 @@ class WorkerDied(RuntimeFault):
 
 class ConfigError(RuntimeFault):
     """Flags or a checkpoint that cannot be served."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(bounded(message))
 
 
 class MemoryShortage(ConfigError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from runtime.child import CONFIG_EXIT_CODE, configure_logging
+from runtime.child import CONFIG_EXIT_CODE, configure_logging, write_stacks_on_signal
 from runtime.collector import calm_collector
 from runtime.command_line import parse_args
 from runtime.config import ServerConfig
@@ -66,6 +66,7 @@ def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
         config = parse_args(argv)
         form = config.log_format
         configure_logging(config.log_level, form=form, process="api")
+        write_stacks_on_signal()
         raise_file_limit()
         return asyncio.run(_serve(resolve(config), scheduler_main))
     except (ConfigError, RuntimeFault) as fault:

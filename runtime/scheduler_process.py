@@ -6,7 +6,6 @@ process of the server: when to stop is for the API process to say. It dies with 
 
 import asyncio
 import contextlib
-import faulthandler
 import importlib
 import io
 import logging
@@ -27,6 +26,8 @@ from runtime.child import (
     configure_logging,
     die_with_parent,
     exit_with,
+    write_stacks_of_group,
+    write_stacks_on_signal,
 )
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
@@ -138,9 +139,9 @@ class SchedulerProcess:
         return f"exited with code {code}" + (f": {words}" if words else "")
 
     def dump_stacks(self) -> None:
-        """Have a hung process print the stack of each of its threads, as far as it still can."""
+        """Write the stacks of all threads of all processes to stderr, as far as they still can."""
         if self.exit_code is None:
-            os.kill(self.pid, signal.SIGUSR1)
+            write_stacks_of_group(self.pid)
 
     def kill(self) -> None:
         """End the process whatever state it is in, a stopped one too, and reap it."""
@@ -197,8 +198,7 @@ def _child_main(report: int) -> None:
     for number in _LEFT_TO_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_PARENT)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    write_stacks_on_signal()
     configure_logging(task.config.log_level, form=task.config.log_format, process="scheduler")
     # tqdm's own lock is a named semaphore, which a killed process would leave behind.
     tqdm.set_lock(threading.RLock())

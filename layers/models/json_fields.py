@@ -8,12 +8,17 @@ import json
 from collections.abc import Collection
 from typing import Any, cast
 
+from layers.fault_text import bounded
+
 LARGEST = 1e300  # keeps integers that no float holds, infinities and NaN out
 LARGEST_INT = 2**40
 
 
 class ConfigFault(Exception):
     """A checkpoint configuration that cannot be read or is not run; one sentence says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(bounded(message))
 
 
 def overridden(

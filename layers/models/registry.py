@@ -13,7 +13,10 @@ from layers.models.config_files import read_files
 from layers.models.contract import Model
 from layers.models.json_fields import ConfigFault, present
 
-__all__ = ["FAMILIES", "read_model"]
+__all__ = ["FAMILIES", "MOST_LAYERS", "read_model"]
+
+# Layers are objects: many more would never be made, and no published model has a tenth of it.
+MOST_LAYERS = 2048
 
 # model_type -> "module:function"; the function takes config.json, generation_config.json and the
 # entries that override the former, all parsed, and returns a Model.
@@ -41,6 +44,9 @@ def read_model(folder: Path, override: str | None = None) -> Model:
         known = " or ".join(FAMILIES)
         code = "; the code that auto_map names is never run" if raw.get("auto_map") else ""
         raise ConfigFault(f"model_type must be {known}, got {kind!r}{code}")
+    layers: Any = (raw | entries).get("num_hidden_layers")
+    if type(layers) is int and layers > MOST_LAYERS:
+        raise ConfigFault(f"num_hidden_layers must be at most {MOST_LAYERS}, got {layers}")
     module, _, function = FAMILIES[kind].partition(":")
     read: Callable[..., Model] = getattr(importlib.import_module(module), function)
     return read(raw, generation, entries)

@@ -12,6 +12,8 @@ from typing import Any, Protocol, Self, cast
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from layers.fault_text import bounded
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _AHEAD_BYTES = 16 << 20
@@ -19,6 +21,9 @@ _AHEAD_BYTES = 16 << 20
 
 class WeightError(Exception):
     """Weight files that cannot be read or do not fit the network; names the file or tensors."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(bounded(message))
 
 
 @dataclass(frozen=True, slots=True)

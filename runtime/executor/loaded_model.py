@@ -18,6 +18,7 @@ from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
+from runtime.executor.record_watch import RecordWatch
 from runtime.executor.sampler import Sampler
 from runtime.rank_memory import RankMemory
 from runtime.wire.loaded import Loaded
@@ -72,7 +73,12 @@ def load_on_cpu(
     given  what flags say, and the CPU's defaults
     """
     device = torch.device("cpu")
-    network = model.build(device, settings, ranks)
+    try:
+        network = model.build(device, settings, ranks)
+    except RuntimeError as fault:  # what torch raises where the host's memory ends
+        if "can't allocate memory" not in str(fault):
+            raise
+        raise MemoryShortage("the weights take more memory than this machine gives") from fault
     cache = network.cache
     sizes = pool_sizes(config, cache, given)
     context = context_tokens(config, model.facts.context_tokens, cache.tree, sizes)
@@ -111,4 +117,5 @@ def load_on_cpu(
             )
         ],
     )
-    return LoadedModel(CpuModelRunner(network, pools, lines, ranks), told)
+    watch = RecordWatch(pools.unit_views(), cache.tree) if config.check_every_step else None
+    return LoadedModel(CpuModelRunner(network, pools, lines, ranks, watch=watch), told)

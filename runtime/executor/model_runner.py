@@ -14,6 +14,7 @@ from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
 from runtime.executor.plan_rows import PlanRows
+from runtime.executor.record_watch import RecordWatch
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import Copies, Exchange, KeptResult, SampleKept, StepPlan, UnitTransfer
 
@@ -81,9 +82,20 @@ class CpuModelRunner:
     """Runs a step's forward pass inside `launch`, and its sampling inside `sample`."""
 
     def __init__(
-        self, network: Network, pools: Pools, lines: Lines, ranks: Ranks | None = None
+        self,
+        network: Network,
+        pools: Pools,
+        lines: Lines,
+        ranks: Ranks | None = None,
+        *,
+        watch: RecordWatch | None = None,
     ) -> None:
-        """Take the parts; `ranks` are those that share the network, None for one."""
+        """Take the parts.
+
+        ranks  those that share the network, None for one
+        watch  verifies in each step what pools hold; None: nobody does
+        """
+        self._watch = watch
         self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools
@@ -99,7 +111,7 @@ class CpuModelRunner:
     ) -> LaunchedStep | None:
         """Run this rank's part of a step; see `RankExecutor`."""
         if exchange is not None:
-            run_exchange(exchange, self._pools, self._ranks)
+            self._exchange(exchange)
         if tokens.nothing:
             return None
         if plan is None:
@@ -114,9 +126,26 @@ class CpuModelRunner:
     @torch.inference_mode()
     def _launch(self, plan: StepPlan, counts: Sequence[int] | None = None) -> LaunchedStep:
         rows = self._lines.begin(plan)
-        run_copies(plan.copies, self._pools)
+        self._copy(plan.copies, lambda: run_copies(plan.copies, self._pools))
+        if self._watch is not None:
+            self._watch.reads(rows, self._lines.tables)
         forwarded = run_chunks(self._network, self._pools, self._lines, plan, rows, counts=counts)
+        if self._watch is not None:
+            self._watch.wrote(plan, rows, self._lines.tables)
         step = LaunchedStep(plan, rows, self._lines, forwarded.logits, finite=forwarded.finite)
         if plan.sampling is not None:
             step.sample(plan.sampling)
         return step
+
+    def _exchange(self, exchange: Exchange) -> None:
+        rank = self._ranks.shares.rank
+        self._copy(exchange.early[rank], lambda: run_exchange(exchange, self._pools, self._ranks))
+        if self._watch is not None:
+            self._watch.received(exchange.transfers, rank)
+
+    def _copy(self, copies: Copies, run: Callable[[], None]) -> None:
+        """Have copies run, watched where there is a watch."""
+        if self._watch is None:
+            run()
+        else:
+            self._watch.copied(copies, run)

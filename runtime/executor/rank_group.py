@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from runtime.child import CONFIG_EXIT_CODE
+from runtime.child import CONFIG_EXIT_CODE, write_stacks_of_group
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.joint_executors import RemoteJointExecutor
@@ -147,6 +147,8 @@ class RankGroup:
             if lost is not None:
                 self._why = self._why or lost.how_it_ended()
                 logger.error("%s", self._why)
+                if lost.process.poll() is None:
+                    write_stacks_of_group(os.getpgrp())
                 self.kill()
                 # The scheduler says so to clients, if it is not stuck.
                 time.sleep(_LOST_S)

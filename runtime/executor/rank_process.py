@@ -6,7 +6,6 @@ scheduler closes the channel or dies. FD takes its last words, which is why it e
 
 import contextlib
 import datetime
-import faulthandler
 import logging
 import os
 import signal
@@ -28,7 +27,13 @@ from layers.parallel.cuda_ranks import CudaRanks
 from layers.parallel.ranks import HostRanks, Ranks
 from layers.parallel.shares import AttentionShares, Shares, UnevenShares
 from layers.weights.checkpoint import WeightError
-from runtime.child import CONFIG_EXIT_CODE, configure_logging, die_with_parent, exit_with
+from runtime.child import (
+    CONFIG_EXIT_CODE,
+    configure_logging,
+    die_with_parent,
+    exit_with,
+    write_stacks_on_signal,
+)
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, MemoryShortage
@@ -89,7 +94,7 @@ def main(words: int) -> None:
     die_with_parent(task.parent)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    faulthandler.enable()
+    write_stacks_on_signal()
     level = task.config.log_level if task.rank == 0 else "warning"
     configure_logging(level, form=task.config.log_format, process=f"rank {task.rank}")
     # tqdm's own lock is a named semaphore, which a killed process would leave behind.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import ConfigError
+from runtime.gguf.header import check_header
 from runtime.gguf.metadata import Metadata
 from runtime.gguf.model_files import StoredTensor, generation_config, model_config, tensor_index
 from runtime.gguf.tokenizer_files import tokenizer, tokenizer_config
@@ -73,6 +74,7 @@ def _read(path: Path) -> tuple[Metadata, dict[str, StoredTensor]]:
             f"--model-path {path}: GGUF files are read by gguf: pip install -e '.[gguf]'"
         ) from None
     try:
+        check_header(path)
         reader = GGUFReader(path)
         values = {key: field.contents() for key, field in reader.fields.items()}
     # What the library raises for a damaged file.

@@ -14,12 +14,14 @@ MAX_HEAD_BYTES = 1 << 14
 # Each chunk of a body costs ten microseconds: of one byte each, a long body would cost minutes.
 _FREE_CHUNKS = 1 << 12
 _LEAST_CHUNK_BYTES = 64
+_MOST_REASON_CHARS = 200
 
 
 class StrictConnection(h11.Connection):
     """h11's connection, of a server, that refuses more.
 
-    refusal  why the peer's last request was refused; None: none was
+    refusal  why the peer's last request was refused; None: none was. h11 quotes what it did not
+             understand: of a long text only the beginning is kept
     """
 
     def __init__(self) -> None:
@@ -38,8 +40,9 @@ class StrictConnection(h11.Connection):
             elif isinstance(event, h11.Data):
                 self._count(len(event.data))
         except h11.RemoteProtocolError as fault:
-            self.refusal = fault
-            raise
+            text = str(fault)[:_MOST_REASON_CHARS]
+            self.refusal = h11.RemoteProtocolError(text, fault.error_status_hint)
+            raise self.refusal from fault
         return event
 
     def _count(self, size: int) -> None:

@@ -95,3 +95,33 @@ def test_a_child_whose_parent_is_gone_already_ends() -> None:
     )
 
     assert run(code).returncode == 1
+
+
+def test_all_processes_of_a_group_write_their_stacks_and_live_on() -> None:
+    """One that does not know the signal would die of it: it is left out."""
+    code = """
+import os, subprocess, sys
+from runtime.child import configure_logging, write_stacks_of_group
+waits = "print(1, flush=True); import sys; sys.stdin.read()"
+knows = "from runtime.child import write_stacks_on_signal as w; w();" + waits
+def start(code, group):
+    made = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, process_group=group)
+    made.stdout.readline()
+    return made
+first = start(knows, 0)
+others = [start(knows, first.pid), start(waits, first.pid)]
+configure_logging("info")
+write_stacks_of_group(first.pid)
+print([one.poll() for one in (first, *others)], first.pid, others[0].pid, others[1].pid)
+for one in (first, *others):
+    one.stdin.close()
+    one.wait()
+"""
+    ended = run(code)
+
+    told, first, second, ignorant = ended.stdout.rsplit(" ", 3)
+    assert told == "[None, None, None]", ended.stderr
+    assert f"stacks of process {first}: " in ended.stderr
+    assert f"stacks of process {second}: " in ended.stderr
+    assert ignorant.strip() not in ended.stderr
+    assert ended.stderr.count("most recent call first") == 3

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -67,7 +68,9 @@ class Client:
             [(name, _, act)] = self._draw.choices(self._kinds, weights)
             async with self._gate.passing():
                 self._tally.calls[name] += 1
+                begun = time.monotonic()
                 await act()
+                self._tally.took(name, begun, time.monotonic())
 
     async def _post(self, path: str, body: Json) -> Any:
         response = await self._http.post(path, json=body)

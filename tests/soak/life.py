@@ -132,7 +132,9 @@ async def _let_in(plan: Plan, server: ServerProcess) -> tuple[Tally, list[Growth
             tasks.create_task(client.run(over))
         flusher = tasks.create_task(_flush_now_and_then(plan, server, gate, over))
         tasks.create_task(_watch_memory(plan, watch, over))
+        tasks.create_task(_watch_state(plan, server, tally, over))
         tasks.create_task(_watch_counters(server, awaited))
+    tally.history.memory = watch.series(tally.begun_s)
     return tally, watch.growth(), flusher.result()
 
 
@@ -153,6 +155,15 @@ async def _flush_now_and_then(
 async def _watch_memory(plan: Plan, watch: MemoryWatch, over: Callable[[], bool]) -> None:
     while not over():
         watch.sample(time.monotonic())
+        await asyncio.sleep(plan.seconds / SAMPLES)
+
+
+async def _watch_state(
+    plan: Plan, server: ServerProcess, tally: Tally, over: Callable[[], bool]
+) -> None:
+    while not over():
+        state = await asyncio.to_thread(read_state, server)
+        tally.history.state.append((time.monotonic() - tally.begun_s, state))
         await asyncio.sleep(plan.seconds / SAMPLES)
 
 

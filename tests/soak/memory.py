@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.soak.history import Series
+
 MIB = 1 << 20
 # What the second half's peak may have over the first half's. Peaks, as allocators give back and
 # take again (seen: 40 MiB at a flush). A leak of 1 KiB a request passes this within half an hour.
@@ -50,6 +52,14 @@ class MemoryWatch:
     def sample(self, now_s: float) -> None:
         """Read the resident memory of every process."""
         self._samples.append((now_s, *(_rss(pid) for pid in self._processes.values())))
+
+    def series(self, since_s: float) -> dict[str, Series]:
+        """Return the samples of each process in MiB, by seconds since `since_s`."""
+        times, *columns = zip(*self._samples, strict=True)
+        return {
+            name: [(at - since_s, value / MIB) for at, value in zip(times, column, strict=True)]
+            for name, column in zip(self._processes, columns, strict=True)
+        }
 
     def growth(self) -> list[Growth]:
         """Return the peaks of each process."""

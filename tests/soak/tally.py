@@ -1,8 +1,10 @@
 """What the clients of a soak did and got."""
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.soak.history import History
 from tests.testing.traffic import Ask
 
 REMEMBERED = 4000
@@ -19,6 +21,7 @@ class Tally:
     left      calls whose client hung up or aborted before the end
     given_up  choices of these
     repeats   greedy tokens that had been told for the same prompt before, and were the same
+    history   latencies are kept there
     """
 
     calls: Counter[str] = field(default_factory=Counter[str])
@@ -28,9 +31,16 @@ class Tally:
     left: int = 0
     given_up: int = 0
     repeats: int = 0
+    history: History = field(default_factory=History)
+    begun_s: float = field(default_factory=time.monotonic)
     _known: dict[tuple[int, ...], list[int]] = field(
         default_factory=dict[tuple[int, ...], list[int]]
     )
+
+    def took(self, kind: str, begun_s: float, ended_s: float) -> None:
+        """Keep how long a call took."""
+        call = (ended_s - self.begun_s, ended_s - begun_s)
+        self.history.latencies.setdefault(kind, []).append(call)
 
     def leave(self, ask: Ask) -> None:
         """Count a call that its client left."""

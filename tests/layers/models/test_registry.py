@@ -70,3 +70,13 @@ def test_code_that_a_checkpoint_wants_to_bring_is_refused_by_name(tmp_path: Path
 def test_a_missing_type_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigFault, match=r"^model_type is missing$"):
         read_model(_folder(tmp_path, vocab_size=4))
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_layers_beyond_what_can_be_made_are_refused_before_they_are(
+    tmp_path: Path, kind: str
+) -> None:
+    config = {**stand_in_config(), "model_type": kind, "num_hidden_layers": 2**30}
+
+    with pytest.raises(ConfigFault, match=r"^num_hidden_layers must be at most 2048, got"):
+        read_model(_folder(tmp_path, **config))

@@ -47,6 +47,20 @@ def test_pools_that_memory_does_not_hold_are_told_with_what_to_lower(stand_in: P
         load(stand_in, config)
 
 
+def test_weights_that_memory_does_not_hold_are_no_traceback(stand_in: Path) -> None:
+    model = read_model(stand_in, f"n_routed_experts={2**34}")
+
+    with pytest.raises(ConfigError, match=r"^the weights take more memory than"):
+        load_on_cpu(
+            ServerConfig(),
+            stand_in,
+            model,
+            settings=Settings(dtype="bfloat16"),
+            given=GIVEN,
+            ranks=OneRank(),
+        )
+
+
 def test_dummy_weights_need_no_files(stand_in: Path, tmp_path: Path) -> None:
     network = read_model(stand_in).build(torch.device("cpu"), Settings())
     weights = {

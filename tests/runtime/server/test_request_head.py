@@ -67,3 +67,14 @@ def test_a_body_in_crumbs_is_refused_and_one_in_pieces_is_not() -> None:
     with pytest.raises(h11.RemoteProtocolError, match="chunks"):
         events(head + b"1\r\na\r\n" * 5000)
     assert events(head + b"1\r\na\r\n" * 100)[-1] == "Data"
+
+
+def test_a_refusal_quotes_no_more_than_the_beginning() -> None:
+    connection = StrictConnection()
+    connection.receive_data(b"POST /generate\0" + b"a" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n")
+
+    with pytest.raises(h11.RemoteProtocolError, match="illegal request line") as refused:
+        connection.next_event()
+
+    assert connection.refusal is refused.value
+    assert len(str(refused.value)) <= 200

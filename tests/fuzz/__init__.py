@@ -1,0 +1,1 @@
+"""Fuzzing of what reads what others wrote: messages, heads, headers, configurations, answers."""
