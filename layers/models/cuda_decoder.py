@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layers.models.page_pools import PagePools
 from layers.models.plain_decoder import Decoder
-from layers.models.plain_model import ChunkStep, Numbers, PlainNetwork
+from layers.models.plain_model import PAGE_TOKENS, ChunkStep, Numbers, PlainNetwork
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import PagePlaces, of_chunks, of_rows
@@ -35,12 +35,13 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
         wired: Decoder[StepT],
         numbers: Numbers,
         paged: Paged,
-        *,
-        page_tokens: int | None = None,
     ) -> None:
-        """Take the network with its weights allocated; see `PlainNetwork`."""
+        """Take the network with its weights allocated, and what a page of all layers weighs.
+
+        A page has `PAGE_TOKENS` positions, whatever pages on the CPU have.
+        """
         assert (numbers.dtype, numbers.record_dtype) == (torch.bfloat16, torch.bfloat16)
-        super().__init__(wired, numbers, paged, page_tokens=page_tokens)
+        super().__init__(wired, numbers, paged, page_tokens=PAGE_TOKENS)
 
     @property
     def device(self) -> torch.device:

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,8 @@ def test_one_trace_spans_client_to_decode_in_a_real_server(
 def test_all_processes_write_one_object_a_line(keyed_server: ServerProcess) -> None:
     keyed_server.generate("Once", {"rid": "named"}, max_new_tokens=2)
     keyed_server.client.get("/health")
+    while "/health " not in keyed_server.log():  # it is written after the reply
+        time.sleep(0.01)
 
     whole = keyed_server.log().split("\n")[1:-1]  # the first may be cut off
     lines: list[dict[str, Any]] = [json.loads(line) for line in whole]

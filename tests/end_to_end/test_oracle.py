@@ -28,7 +28,9 @@ def _flags(folder: Path, chunk: int) -> tuple[str, ...]:
     return ("--model-path", str(folder), *FLOAT32, "--chunked-prefill-size", str(chunk))
 
 
-@pytest.fixture(scope="module", params=[7, -1], ids=lambda size: f"chunk {size}")
+@pytest.fixture(
+    scope="module", params=[pytest.param(7, marks=pytest.mark.slow), -1], ids="chunk {}".format
+)
 def server(request: pytest.FixtureRequest, oracle_v4_small: Path) -> Iterator[ServerProcess]:
     """A server that prefills in chunks of this many tokens."""
     with running_server(*_flags(oracle_v4_small, request.param)) as server:

@@ -36,7 +36,7 @@ def alone(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
 def test_ranks_with_rows_of_their_own_choose_the_tokens_of_one(
     joint: ServerProcess, alone: ServerProcess
 ) -> None:
-    lengths = (1, 5, 64, 127, 128, 129, 200, 255, 256, 257, 300, 500)
+    lengths = (1, 64, 127, 128, 256, 257, 300, 500)
     prompts = [prompt(n, length) for n, length in enumerate(lengths)]
 
     with ThreadPoolExecutor(6) as pool:

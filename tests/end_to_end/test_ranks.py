@@ -77,7 +77,7 @@ def same_until_close(
 
 
 def test_two_ranks_choose_the_tokens_of_one(shared: ServerProcess, alone: ServerProcess) -> None:
-    lengths = (1, 5, 64, 127, 128, 129, 200, 255, 256, 257, 300, 500)
+    lengths = (1, 64, 127, 128, 256, 257, 500)
 
     same = [same_until_close(shared, alone, prompt(n, length)) for n, length in enumerate(lengths)]
 

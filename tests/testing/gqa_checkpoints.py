@@ -126,7 +126,7 @@ def write_config(name: str, folder: Path) -> Path:
     rope = {"rope_parameters": {"rope_theta": 10000.0}, **fields}["rope_parameters"]
     config = {**_DENSE, **fields, "model_type": kind, "rope_theta": rope["rope_theta"]}
     config["rope_scaling"] = rope if "factor" in rope else None
-    del config["rope_parameters"]
+    config.pop("rope_parameters", None)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 

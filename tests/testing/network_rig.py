@@ -37,13 +37,18 @@ class NetworkRig:
         return self.now_s
 
     @property
-    def pools(self) -> KvPools:
-        """The device tensors."""
+    def runner(self) -> CpuModelRunner:
+        """What runs the steps."""
         [profiler] = self.scheduler._executor.replicas
         assert isinstance(profiler, StepProfiler)
         runner = profiler.runner
         assert isinstance(runner, CpuModelRunner)
-        pools = runner._pools
+        return runner
+
+    @property
+    def pools(self) -> KvPools:
+        """The device tensors."""
+        pools = self.runner._pools
         assert isinstance(pools, KvPools)
         return pools
 

@@ -12,7 +12,7 @@ from layers.models.gqa.config import GqaConfig, check_geometry_of_kernels, parse
 from layers.models.gqa.network import decoder
 from layers.models.gqa.pools import KeyValuePools, PageShape
 from layers.models.gqa.step import Bf16Step, PagedStep
-from layers.models.plain_model import CpuModel, Numbers, PlainNetwork
+from layers.models.plain_model import PAGE_TOKENS, CpuModel, Numbers, PlainNetwork
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import PagePlaces
@@ -44,10 +44,10 @@ class GqaModel(CpuModel[GqaConfig]):
         return PlainGqa(self.config, numbers, ranks)
 
 
-def _page(config: GqaConfig, numbers: Numbers, ranks: Ranks) -> PageShape:
+def _page(config: GqaConfig, numbers: Numbers, ranks: Ranks, tokens: int) -> PageShape:
     """Return what a page of this rank holds in a layer."""
     heads = ranks.shares.key_heads(config.key_heads).count
-    return PageShape(numbers.page_tokens, heads, config.head_dim, numbers.record_dtype)
+    return PageShape(tokens, heads, config.head_dim, numbers.record_dtype)
 
 
 def _rope(config: GqaConfig, device: torch.device) -> HalfRope:
@@ -62,7 +62,8 @@ class PlainGqa(PlainNetwork[KeyValuePools, PagedStep]):
         """Allocate all weights."""
         self._layers, self._windows = config.num_layers, config.windows
         device = numbers.device
-        self._page, self._rope = _page(config, numbers, ranks), _rope(config, device)
+        self._page = _page(config, numbers, ranks, numbers.page_tokens)
+        self._rope = _rope(config, device)
         kinds = PlainKinds(device, torch.float32, stored=numbers.dtype)
         paged = Paged("kv", self._layers * self._page.bytes)
         super().__init__(decoder(config, kinds, ranks), numbers, paged)
@@ -82,7 +83,8 @@ class CudaGqa(CudaDecoder[KeyValuePools, Bf16Step]):
     def __init__(self, config: GqaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights."""
         self.config, self._layers, device = config, config.num_layers, numbers.device
-        self._page, self._rope = _page(config, numbers, ranks), _rope(config, device)
+        self._page = _page(config, numbers, ranks, PAGE_TOKENS)
+        self._rope = _rope(config, device)
         kinds = Bf16Kinds(device, deterministic=numbers.deterministic)
         paged = Paged("kv", self._layers * self._page.bytes)
         super().__init__(decoder(config, kinds, ranks), numbers, paged)

@@ -120,7 +120,7 @@ class CudaMla(CudaDecoder[LatentPools, Bf16Step]):
         self._rope = _rope(config, numbers.device, interleaved=config.interleaved)
         kinds = Bf16Kinds(numbers.device, deterministic=numbers.deterministic)
         wired = decoder(config, DenseAttention, kinds, ranks)
-        super().__init__(wired, numbers, self._pages.paged, page_tokens=PAGE_TOKENS)
+        super().__init__(wired, numbers, self._pages.paged)
 
     def pools(self, sizes: PoolSizes) -> LatentPools:
         """Return pools on the device; see `Network`."""
