@@ -1,5 +1,6 @@
 """Names that files have beside those of the network: scales, and heads for drafts."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,15 +38,28 @@ def test_a_scale_may_have_the_name_that_v3_gives_it(tmp_path: Path) -> None:
     assert torch.equal(model.weight, want)
 
 
-def test_a_layer_that_is_a_head_for_drafts_is_passed_over_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("draft", [False, True])
+def test_layers_behind_the_last_one_are_passed_over_and_drafts_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, draft: bool
+) -> None:
     tensors = {NAME: torch.ones(130, 200), "model.layers.7.norm.weight": torch.zeros(2)}
-    write_single(tmp_path, tensors)
-    with pytest.raises(WeightError, match=r"model\.layers\.7\.norm\.weight is unexpected"):
-        load_weights(OneWeight(), tmp_path, progress=False)
-
-    write_single(tmp_path, tensors | {"model.layers.7.eh_proj.weight": torch.zeros(2, 4)})
+    write_single(
+        tmp_path,
+        tensors | ({"model.layers.7.eh_proj.weight": torch.zeros(2, 4)} if draft else {}),
+    )
     model = OneWeight()
 
-    load_weights(model, tmp_path, progress=False)
+    with caplog.at_level(logging.WARNING, logger="umbra"):
+        load_weights(model, tmp_path, progress=False)
 
     assert bool((model.weight == 1).all())
+    assert len(caplog.records) == (not draft)
+
+
+def test_what_a_layer_of_the_network_does_not_have_is_refused(tmp_path: Path) -> None:
+    write_single(
+        tmp_path, {NAME: torch.ones(130, 200), "model.layers.0.norm.weight": torch.zeros(2)}
+    )
+
+    with pytest.raises(WeightError, match=r"model\.layers\.0\.norm\.weight is unexpected"):
+        load_weights(OneWeight(), tmp_path, progress=False)
