@@ -11,7 +11,8 @@ token, the second one compares policies by what is asked of the exact router.
 import argparse
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,14 +45,13 @@ CELLS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, simulate, and print the tables."""
     options = _parser().parse_args(arguments)
-    # That pools are too small for waypoints is part of what is measured.
-    logging.getLogger("umbra").setLevel(logging.ERROR)
     cells: list[Cell] = []
     print(table_head(), flush=True)
     for name, calls, fleet in _settings(options):
         cell = Cell(name, {})
         for policy in options.policies:
-            cell.outcomes[policy] = simulate(calls, fleet, policy, seed=options.seed)
+            with _quiet():
+                cell.outcomes[policy] = simulate(calls, fleet, policy, seed=options.seed)
             print(table(name, policy, cell.outcomes[policy]), flush=True)
         cells.append(cell)
     print("\n" + comparison(cells))
@@ -60,6 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.plot:
         for path in write_plots(options.plot, cells):
             print(path)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Say nothing of pools that are too small for waypoints: it is part of what is measured."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _settings(options: argparse.Namespace) -> Iterator[tuple[str, list[Call], Fleet]]:
