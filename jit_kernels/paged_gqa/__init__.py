@@ -10,7 +10,7 @@ from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_fa3
 
-__all__ = ["PagedRows", "paged_gqa"]
+__all__ = ["PagedRows", "check_rows", "paged_gqa"]
 
 _MODULE = "jit_kernels.paged_gqa"
 _BACKENDS = [
@@ -38,6 +38,19 @@ class PagedRows:
     first: torch.Tensor | None
     most: int
     counts: tuple[int, ...] | None = None
+
+
+def check_rows(rows: PagedRows, tokens: int) -> None:
+    """Raise ShapeError unless these can be the rows of so many tokens."""
+    count = rows.length.shape[0]
+    check_shape("page_table", rows.page_table, count, None)
+    check_dense("page_table", rows.page_table, torch.int32)
+    check_dense("length", rows.length, torch.int32)
+    if rows.first is None:
+        check_shape("length", rows.length, tokens)
+    else:
+        check_shape("first", rows.first, count + 1)
+        check_dense("first", rows.first, torch.int32)
 
 
 def paged_gqa(
@@ -72,15 +85,7 @@ def paged_gqa(
     check_dense("values", values, torch.bfloat16)
     if heads % keys.shape[2] or keys.shape[1] % 16:
         raise ShapeError(f"{heads} heads, and keys of {keys.shape[2]} in pages of {keys.shape[1]}")
-    count = rows.length.shape[0]
-    check_shape("page_table", rows.page_table, count, None)
-    check_dense("page_table", rows.page_table, torch.int32)
-    check_dense("length", rows.length, torch.int32)
-    if rows.first is None:
-        check_shape("length", rows.length, tokens)
-    else:
-        check_shape("first", rows.first, count + 1)
-        check_dense("first", rows.first, torch.int32)
+    check_rows(rows, tokens)
     if sink is not None:
         check_shape("sink", sink, heads)
         check_dtype("sink", sink, torch.bfloat16)

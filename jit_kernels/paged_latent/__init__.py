@@ -8,7 +8,7 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dense, check_shape
 from jit_kernels.cuda_device import why_no_triton
-from jit_kernels.paged_gqa import PagedRows
+from jit_kernels.paged_gqa import PagedRows, check_rows
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
 
@@ -65,15 +65,7 @@ def paged_latent(
     check_dense("records", records, torch.bfloat16)
     if records.shape[1] % 64 or not 0 < values < width:
         raise ShapeError(f"{values} of {width} channels, in pages of {records.shape[1]} positions")
-    count = rows.length.shape[0]
-    check_shape("page_table", rows.page_table, count, None)
-    check_dense("page_table", rows.page_table, torch.int32)
-    check_dense("length", rows.length, torch.int32)
-    if rows.first is None:
-        check_shape("length", rows.length, tokens)
-    else:
-        check_shape("first", rows.first, count + 1)
-        check_dense("first", rows.first, torch.int32)
+    check_rows(rows, tokens)
     if invariant:
         return _paged_latent_invariant(q, records, rows, values, scale, None)
     return _paged_latent(q, records, rows, values, scale, plan or LatentPlan())
