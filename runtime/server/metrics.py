@@ -26,7 +26,7 @@ from runtime.messages import State
 from runtime.rank_memory import RankMemory
 from runtime.server.memory_metrics import RankMemoryCollector
 from runtime.server.scheduler_metrics import SchedulerCollector, histogram
-from runtime.tokenizer.observer import Observer, Stage
+from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -135,40 +135,30 @@ class Metrics(Observer):
         """Record that `tokens` tokens came, each `seconds` after the one before it."""
         self._gap.observe(seconds, tokens)
 
-    def finished(
-        self,
-        reason: str,
-        *,
-        index: int,
-        seconds: float,
-        decode_s: float | None,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-    ) -> None:
+    def finished(self, end: ChoiceEnd) -> None:
         """Record the end of a choice; its decoding if it was not cut off and had any."""
-        self._finished.labels(self.model_name, reason).inc()
-        self._e2e.observe(seconds)
-        self._prompt.observe(prompt_tokens)
-        self._generated.observe(completion_tokens)
-        if decode_s is not None and completion_tokens > 1:
-            self.stage("decode_forward", decode_s)
-            self._per_token.observe(decode_s / (completion_tokens - 1))
+        self._finished.labels(self.model_name, end.reason).inc()
+        self._e2e.observe(end.seconds)
+        self._prompt.observe(end.prompt_tokens)
+        self._generated.observe(end.completion_tokens)
+        if end.decode_s is not None and end.completion_tokens > 1:
+            self.stage("decode_forward", end.decode_s)
+            self._per_token.observe(end.decode_s / (end.completion_tokens - 1))
         if self._log_requests:
             logger.info(
                 "Finish request: %s, #prompt-token: %d, #cached-token: %d, #new-token: %d, %.3f s",
-                reason,
-                prompt_tokens,
-                cached_tokens,
-                completion_tokens,
-                seconds,
+                end.reason,
+                end.prompt_tokens,
+                end.cached_tokens,
+                end.completion_tokens,
+                end.seconds,
                 extra={
                     "fields": {
-                        "finish_reason": reason,
-                        "prompt_tokens": prompt_tokens,
-                        "cached_tokens": cached_tokens,
-                        "output_tokens": completion_tokens,
-                        "duration_s": round(seconds, 6),
+                        "finish_reason": end.reason,
+                        "prompt_tokens": end.prompt_tokens,
+                        "cached_tokens": end.cached_tokens,
+                        "output_tokens": end.completion_tokens,
+                        "duration_s": round(end.seconds, 6),
                     }
                 },
             )

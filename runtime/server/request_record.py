@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.messages import Output
 from runtime.server.request_id import plain_request_id
-from runtime.tokenizer.observer import Observer, Stage
+from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 
 __all__ = ["CallRecord", "ChoiceRecord", "RecordRequests", "Recorder", "RequestRecord", "Watch"]
 
@@ -60,27 +60,9 @@ class _Forwarding(Observer):
         """Forward it."""
         self._inner.inter_token(seconds, tokens)
 
-    def finished(
-        self,
-        reason: str,
-        *,
-        index: int,
-        seconds: float,
-        decode_s: float | None,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-    ) -> None:
+    def finished(self, end: ChoiceEnd) -> None:
         """Forward it."""
-        self._inner.finished(
-            reason,
-            index=index,
-            seconds=seconds,
-            decode_s=decode_s,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            completion_tokens=completion_tokens,
-        )
+        self._inner.finished(end)
 
     def refused(self, reason: str) -> None:
         """Forward it."""
@@ -129,31 +111,13 @@ class CallRecord(_Forwarding):
         if self.first_token_s is None:
             self.first_token_s = self.started_s + seconds
 
-    def finished(
-        self,
-        reason: str,
-        *,
-        index: int,
-        seconds: float,
-        decode_s: float | None,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-    ) -> None:
+    def finished(self, end: ChoiceEnd) -> None:
         """Note the end of a choice."""
-        super().finished(
-            reason,
-            index=index,
-            seconds=seconds,
-            decode_s=decode_s,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            completion_tokens=completion_tokens,
-        )
-        choice = self._choice(index)
-        choice.reason, choice.seconds, choice.decode_s = reason, seconds, decode_s
-        choice.prompt_tokens, choice.cached_tokens = prompt_tokens, cached_tokens
-        choice.completion_tokens = completion_tokens
+        super().finished(end)
+        choice = self._choice(end.index)
+        choice.reason, choice.seconds, choice.decode_s = end.reason, end.seconds, end.decode_s
+        choice.prompt_tokens, choice.cached_tokens = end.prompt_tokens, end.cached_tokens
+        choice.completion_tokens = end.completion_tokens
 
     def refused(self, reason: str) -> None:
         """Note that the call was not admitted."""

@@ -2,7 +2,7 @@
 
 from runtime.messages import Output
 from runtime.tokenizer.choice import Choice
-from runtime.tokenizer.observer import Observer
+from runtime.tokenizer.observer import ChoiceEnd, Observer
 
 
 def hear_news(observer: Observer, choice: Choice, item: Output, *, now_s: float) -> None:
@@ -40,15 +40,16 @@ def hear_end(
     now_s: float,
 ) -> None:
     """Note the end of a choice; `decode_s` is None where it was cut off."""
-    observer.finished(
+    end = ChoiceEnd(
         reason,
-        index=choice.index,
-        seconds=now_s - started_s,
-        decode_s=decode_s,
+        choice.index,
+        now_s - started_s,
+        decode_s,
         prompt_tokens=choice.prompt_tokens,
         cached_tokens=choice.cached_tokens,
         completion_tokens=choice.completion_tokens,
     )
+    observer.finished(end)
 
 
 def decode_seconds(choice: Choice, item: Output, *, now_s: float) -> float | None:

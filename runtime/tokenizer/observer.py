@@ -1,5 +1,6 @@
 """What the token stream tells whoever measures it."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from runtime.messages import Output
@@ -10,6 +11,25 @@ from runtime.messages import Output
 # decode_forward   from then to the end
 # Names: SGLang's, where its dashboards tell stages apart.
 Stage = Literal["tokenize", "prefill_waiting", "prefill_forward", "decode_forward"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnd:
+    """How a choice of a call ended.
+
+    reason    "stop", "length", "abort" or "error"
+    index     of the choice in its call
+    seconds   since the call came in
+    decode_s  from its first token on; None where it was cut off
+    """
+
+    reason: str
+    index: int
+    seconds: float
+    decode_s: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
 
 
 class Observer:
@@ -40,21 +60,8 @@ class Observer:
     def inter_token(self, seconds: float, tokens: int) -> None:
         """Note that `tokens` tokens came, each `seconds` after the one before it."""
 
-    def finished(
-        self,
-        reason: str,
-        *,
-        index: int,
-        seconds: float,
-        decode_s: float | None,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-    ) -> None:
-        """Note the end of a choice of the call: "stop", "length", "abort" or "error".
-
-        decode_s  from its first token on; None where it was cut off
-        """
+    def finished(self, end: ChoiceEnd) -> None:
+        """Note the end of a choice of the call."""
 
     def refused(self, reason: str) -> None:
         """Note a call that was not admitted: "QueueFull", "PromptTooLong", "BadRequest" ..."""

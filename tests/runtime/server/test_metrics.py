@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.messages import Histogram, State
 from runtime.server.metrics import Metrics
+from runtime.tokenizer.observer import ChoiceEnd
 from tests.runtime.server.engine import Server, served
 
 
@@ -25,13 +26,15 @@ def samples(text: bytes | str) -> dict[str, float]:
 def end(metrics: Metrics, reason: str, *, decode_s: float | None, completion_tokens: int) -> None:
     """Let a choice end."""
     metrics.finished(
-        reason,
-        index=0,
-        seconds=1.0,
-        decode_s=decode_s,
-        prompt_tokens=2,
-        cached_tokens=1,
-        completion_tokens=completion_tokens,
+        ChoiceEnd(
+            reason,
+            index=0,
+            seconds=1.0,
+            decode_s=decode_s,
+            prompt_tokens=2,
+            cached_tokens=1,
+            completion_tokens=completion_tokens,
+        )
     )
 
 

@@ -18,7 +18,7 @@ from runtime.config import ServerConfig
 from runtime.messages import Output
 from runtime.server.request_record import CallRecord, RequestRecord
 from runtime.server.traces import Traces, exporter_to
-from runtime.tokenizer.observer import Observer
+from runtime.tokenizer.observer import ChoiceEnd, Observer
 from runtime.traces_endpoint import parse_traces_endpoint
 from tests.runtime.server.engine import Server, serving
 from tests.testing.otlp import Collector, facts_of, traceparent
@@ -168,13 +168,15 @@ def test_a_grammar_and_chunks_have_their_times() -> None:
     news = Output(1, [7], queue_s=3.0, prefill_s=2.0, grammar_s=2.5, chunks=[(64, 4.0), (90, 5.0)])
     call.begun(0, news)
     call.finished(
-        "length",
-        index=0,
-        seconds=10.0,
-        decode_s=1.5,
-        prompt_tokens=90,
-        cached_tokens=0,
-        completion_tokens=4,
+        ChoiceEnd(
+            "length",
+            index=0,
+            seconds=10.0,
+            decode_s=1.5,
+            prompt_tokens=90,
+            cached_tokens=0,
+            completion_tokens=4,
+        )
     )
 
     times, spans = spans_of(request(), call, ended_s=12.0)
@@ -194,13 +196,15 @@ def test_a_grammar_and_chunks_have_their_times() -> None:
 def test_what_is_given_up_in_the_queue_was_only_there() -> None:
     call = call_of()
     call.finished(
-        "abort",
-        index=0,
-        seconds=4.0,
-        decode_s=None,
-        prompt_tokens=9,
-        cached_tokens=0,
-        completion_tokens=0,
+        ChoiceEnd(
+            "abort",
+            index=0,
+            seconds=4.0,
+            decode_s=None,
+            prompt_tokens=9,
+            cached_tokens=0,
+            completion_tokens=0,
+        )
     )
 
     times, _ = spans_of(request(None), call, ended_s=6.0)

@@ -30,7 +30,7 @@ from runtime.messages import (
 from runtime.profile_messages import StartProfile
 from runtime.tokenizer.choice import Finish
 from runtime.tokenizer.manager import GenerateCall
-from runtime.tokenizer.observer import Observer, Stage
+from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
@@ -286,8 +286,8 @@ def test_the_observer_hears_of_tokens_and_ends() -> None:
         def inter_token(self, seconds: float, tokens: int) -> None:
             self.heard.append(tokens)
 
-        def finished(self, reason: str, *, completion_tokens: int, **others: float | None) -> None:
-            self.heard.append((reason, completion_tokens))
+        def finished(self, end: ChoiceEnd) -> None:
+            self.heard.append((end.reason, end.completion_tokens))
 
         def refused(self, reason: str) -> None:
             self.heard.append(reason)

@@ -1,12 +1,14 @@
 """What an observer hears of a choice, from the news of it and the times they came."""
 
+from dataclasses import asdict
+
 import pytest
 
 from runtime.messages import FinishType, Output
 from runtime.tokenizer.choice import Choice, ChoiceText
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
-from runtime.tokenizer.observer import Observer, Stage
+from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 from tests.runtime.tokenizer.samples import byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -27,8 +29,9 @@ class Heard(Observer):
     def inter_token(self, seconds: float, tokens: int) -> None:
         self.events.append((seconds, tokens))
 
-    def finished(self, reason: str, **facts: float | None) -> None:
-        self.events.append((reason, facts))
+    def finished(self, end: ChoiceEnd) -> None:
+        facts = asdict(end)
+        self.events.append((facts.pop("reason"), facts))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """An observer that does not look takes every event."""
 
-from runtime.tokenizer.observer import Observer
+from runtime.tokenizer.observer import ChoiceEnd, Observer
 
 
 def test_an_observer_that_does_not_look_takes_every_event() -> None:
@@ -10,12 +10,14 @@ def test_an_observer_that_does_not_look_takes_every_event() -> None:
     observer.inter_token(0.01, 2)
     observer.stage("tokenize", 0.1)
     observer.finished(
-        "stop",
-        index=0,
-        seconds=1.0,
-        decode_s=0.5,
-        prompt_tokens=1,
-        cached_tokens=0,
-        completion_tokens=3,
+        ChoiceEnd(
+            "stop",
+            index=0,
+            seconds=1.0,
+            decode_s=0.5,
+            prompt_tokens=1,
+            cached_tokens=0,
+            completion_tokens=3,
+        )
     )
     observer.refused("QueueFull")
