@@ -23,7 +23,14 @@ from runtime.messages import Grammar
 from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 
 WALKS = 40
-CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
+# jsonschema refuses relative JSON pointers whose number has a zero before another digit, as in
+# `100#`; the draft refuses a leading zero only, and that is what the judge below says.
+CHECKER = jsonschema.FormatChecker(())
+CHECKER.checkers = {
+    name: checker
+    for name, checker in jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers.items()
+    if name != "relative-json-pointer"
+}
 SPELLING = token_bytes(train_tokenizer(), VOCAB_SIZE)
 
 
