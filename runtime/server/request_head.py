@@ -29,6 +29,14 @@ class StrictConnection(h11.Connection):
         self.refusal: h11.RemoteProtocolError | None = None
         self._chunks = 0
         self._body_bytes = 0
+        # Of the connection: what arrived, and where in it the present request begins.
+        self._arrived = 0
+        self._began = 0
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what arrived, as h11 does."""
+        super().receive_data(data)
+        self._arrived += len(data)
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Return the next event, as h11 does. Raises h11.RemoteProtocolError."""
@@ -36,14 +44,20 @@ class StrictConnection(h11.Connection):
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self._chunks = self._body_bytes = 0
-                _check(event)
+                _check(event, self._read() - self._began)
             elif isinstance(event, h11.Data):
                 self._count(len(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                self._began = self._read()
         except h11.RemoteProtocolError as fault:
             text = str(fault)[:_MOST_REASON_CHARS]
             self.refusal = h11.RemoteProtocolError(text, fault.error_status_hint)
             raise self.refusal from fault
         return event
+
+    def _read(self) -> int:
+        """Return how many bytes of the connection h11 has understood."""
+        return self._arrived - len(self.trailing_data[0])
 
     def _count(self, size: int) -> None:
         """Count a chunk. Raises RemoteProtocolError for a body of too many small ones."""
@@ -56,13 +70,12 @@ class StrictConnection(h11.Connection):
             )
 
 
-def _check(request: h11.Request) -> None:
-    """Raise RemoteProtocolError for a head that is not to be served."""
+def _check(request: h11.Request, size: int) -> None:
+    """Raise RemoteProtocolError for a head, of `size` bytes, that is not to be served."""
     names = [name for name, _ in request.headers]
-    size = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
     if len(names) > MAX_HEADERS or size > MAX_HEAD_BYTES:
         raise h11.RemoteProtocolError(
-            f"a request has at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes of them", 431
+            f"a request's head has at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes", 431
         )
     if b"transfer-encoding" not in names:
         return

@@ -78,3 +78,32 @@ def test_a_refusal_quotes_no_more_than_the_beginning() -> None:
 
     assert connection.refusal is refused.value
     assert len(str(refused.value)) <= 200
+
+
+def second_request(pieces: tuple[bytes, ...]) -> StrictConnection:
+    """Answer a first request, and read a second one that comes in `pieces`."""
+    connection = StrictConnection()
+    connection.receive_data(FIRST + b"\r\n" + pieces[0])
+    while not isinstance(connection.next_event(), h11.EndOfMessage):
+        pass
+    connection.send(h11.Response(status_code=200, headers=[]))
+    connection.send(h11.EndOfMessage())
+    connection.start_next_cycle()
+    for piece in pieces[1:]:
+        assert connection.next_event() is h11.NEED_DATA
+        connection.receive_data(piece)
+    return connection
+
+
+@pytest.mark.parametrize("cut", [0, 2, 5])
+def test_a_head_has_the_same_bound_however_it_is_cut(cut: int) -> None:
+    start = FIRST + b"a: "
+    head = start + b"b" * (MAX_HEAD_BYTES - len(start) - 4) + b"\r\n\r\n"
+    longer = start + b"b" + head[len(start) :]
+
+    fits = second_request((head[: len(head) - cut], head[len(head) - cut :]) if cut else (head,))
+    over = second_request((longer[: len(head) - cut], longer[len(head) - cut :]))
+
+    assert isinstance(fits.next_event(), h11.Request)
+    with pytest.raises(h11.RemoteProtocolError, match=str(MAX_HEAD_BYTES)):
+        over.next_event()
