@@ -1,6 +1,7 @@
 """From --model-path to a checkpoint folder: a folder, a GGUF file, or the name of a known model."""
 
 import importlib.util
+import os
 import stat
 from pathlib import Path
 
@@ -32,12 +33,13 @@ def model_folder(model_path: str | None) -> tuple[Path, str]:
     """
     if model_path is None:
         return default_model_folder(), NAME
+    # os.path, not Path: a name that no file system takes is one that is not there.
     path = Path(model_path)
-    if model_path == SMOLLM2 and not path.exists():
+    if model_path == SMOLLM2 and not os.path.exists(path):
         return gguf_folder(_smollm2()), SMOLLM2
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and os.path.isfile(path):
         return gguf_folder(path), model_path
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ConfigError(f"--model-path {model_path}: there is no such folder")
     if (fault := _fault(path)) is not None:
         raise ConfigError(f"--model-path {model_path}: the folder {fault}")

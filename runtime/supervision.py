@@ -5,6 +5,7 @@ What a server and an in-process engine have in common. All of it runs in one eve
 
 import asyncio
 import dataclasses
+import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +42,7 @@ def resolve(config: ServerConfig) -> ServerConfig:
     check_extra(parse_traces_endpoint(config.otlp_traces_endpoint))
     folder, name = model_folder(config.model_path)
     tokenizer_path = config.tokenizer_path or str(folder)
-    if not Path(tokenizer_path).is_dir():
+    if not os.path.isdir(tokenizer_path):
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
     if (fault := odd_file(Path(tokenizer_path))) is not None:
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder {fault}")

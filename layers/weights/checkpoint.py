@@ -143,7 +143,8 @@ class Checkpoint:
 
     def _open(self, shard: str) -> None:
         path = self.folder / shard
-        if not path.is_file():
+        # A name that no file system takes is missing, too.
+        if not os.path.isfile(path):
             raise WeightError(f"weight file {path} is missing")
         try:
             handle = cast(Any, safe_open)(path, framework="pt", device="cpu")

@@ -55,7 +55,7 @@ def test_other_folders_are_refused_in_one_line(
     assert "\n" not in str(fault.value)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "nowhere.gguf"])
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.gguf", "n" * 300])
 def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name}: there is no such folder"):
         model_folder(str(tmp_path / name))
