@@ -4,7 +4,9 @@ import gc
 import subprocess
 import sys
 
-from runtime.collector import THRESHOLDS, calm_collector
+import pytest
+
+from runtime.collector import THRESHOLDS, calm_collector, paused_collector
 
 
 def test_what_lives_now_is_taken_out_of_later_collections() -> None:
@@ -28,3 +30,11 @@ def test_young_objects_are_collected_seldom() -> None:
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+def test_imports_are_not_collected_and_what_comes_after_them_is() -> None:
+    with pytest.raises(ImportError), paused_collector():
+        assert not gc.isenabled()
+        raise ImportError
+
+    assert gc.isenabled()
