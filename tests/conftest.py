@@ -28,6 +28,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     two would be too many for the servers that tests start and the times that some of them keep.
     The kernels' tests in the interpreter begin beside the whole suite in any case.
     """
+    keep_bytecode()
     options = config.option
     part = options.markexpr != "not slow" or options.keyword or options.file_or_dir
     whole = not (part or options.collectonly or options.usepdb or options.version)
@@ -41,6 +42,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         options.numprocesses, options.dist = WORKERS, "loadfile"
         # As they are collected: else files of one long test come last, and one process waits.
         options.loadscopereorder = False
+
+
+def keep_bytecode() -> None:
+    """Let Python keep what it compiles, though the environment forbids it, as in many containers.
+
+    Tests start some two hundred processes: each would compile all of its modules again.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)
