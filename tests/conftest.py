@@ -7,12 +7,15 @@ import random
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from tests.testing.interpreter_run import INTERPRETED, InterpreterRun
+
+if TYPE_CHECKING:
+    from tests.testing.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2
@@ -58,6 +61,16 @@ def pytest_configure_node(node: Any) -> None:
     """Tell a process where the kernels' tests say how they ended."""
     if run := node.config.stash.get(INTERPRETED, None):
         node.workerinput["interpreted"] = str(run.folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out files that share a server at once; None: as `--dist` says."""
+    if config.option.dist != "loadfile":
+        return None
+    from tests.testing.shared_servers import LoadServers
+
+    return LoadServers(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -162,6 +175,22 @@ def narrow_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.testing.stand_in.folder import NARROW, write_stand_in
 
     return write_stand_in(tmp_path_factory.mktemp("narrow_stand_in"), **NARROW)
+
+
+@pytest.fixture(scope="session")
+def _default_server() -> Iterator["ServerProcess"]:  # pyright: ignore[reportUnusedFunction]
+    from tests.testing.server_process import running_server
+
+    with running_server("--random-seed", "0") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def default_server(_default_server: "ServerProcess") -> "ServerProcess":
+    """What `python launch_server.py` serves, with a seed and an empty cache."""
+    from tests.end_to_end.pools import emptied
+
+    return emptied(_default_server)
 
 
 @pytest.fixture(scope="module")

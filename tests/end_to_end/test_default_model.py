@@ -1,7 +1,6 @@
 """The model that comes along, through the real server: it answers, and what it says makes sense."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from runtime.lang.words import assistant as assistant_turn
 from runtime.lang.words import gen
 from runtime.lang.words import system as system_turn
 from runtime.lang.words import user as user_turn
-from tests.testing.server_process import Json, ServerProcess, running_server
+from tests.testing.server_process import Json, ServerProcess
 
 TALK: Json = {"reasoning_effort": "none", "max_tokens": 64}
 WEATHER: Json = {
@@ -46,10 +45,9 @@ TALKED = (
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(default_server: ServerProcess) -> ServerProcess:
     """What `python launch_server.py` serves."""
-    with running_server("--random-seed", "0") as server:
-        yield server
+    return default_server
 
 
 def ask(server: ServerProcess, messages: list[Json], **fields: Any) -> Json:

@@ -20,11 +20,9 @@ from runtime.lang.program import function
 from runtime.lang.state import AsyncState, State
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
-from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.documents import marked_program
 from tests.testing.scripts import script_environment
-from tests.testing.server_process import ServerProcess, running_server
-from tests.testing.stand_in.tokenizer import write_tokenizer
+from tests.testing.server_process import ServerProcess
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -33,13 +31,9 @@ LONG = 12_000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(tiny_server: ServerProcess) -> ServerProcess:
     """A server of the tiny network, with the stand-in's tokenizer."""
-    folder = tmp_path_factory.mktemp("model")
-    flags = tiny_model_flags(folder)
-    write_tokenizer(folder, max_tokens=16384)
-    with running_server(*flags, "--full-pages", "200", check=False) as server:
-        yield server
+    return tiny_server
 
 
 class Counted(httpx.AsyncHTTPTransport):

@@ -11,16 +11,15 @@ from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.program import function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user, user_begin
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 
 TOP = 3
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(default_server: ServerProcess) -> ServerProcess:
     """The default model."""
-    with running_server("--random-seed", "0", check=False) as server:
-        yield server
+    return default_server
 
 
 @pytest.fixture(params=["endpoint", "openai"])
