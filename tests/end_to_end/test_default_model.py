@@ -182,7 +182,7 @@ def test_it_stops_by_itself(server: ServerProcess, said: str) -> None:
     assert reply["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("rules", [15, 40])
+@pytest.mark.parametrize("rules", [pytest.param(15, marks=pytest.mark.slow), 40])
 def test_chats_with_one_system_prompt_share_it_from_the_second_on(
     server: ServerProcess, rules: int
 ) -> None:

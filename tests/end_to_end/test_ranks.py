@@ -181,7 +181,9 @@ def lines_of_faults(told: str) -> list[str]:
     return [line for line in told.splitlines() if line.strip() and " INFO " not in line]
 
 
+@pytest.mark.slow
 def test_a_network_that_ranks_cannot_share_is_refused_in_a_line(tmp_path: Path) -> None:
+    """The error of the ranks: tests/runtime/executor/test_rank_group.py has it for every push."""
     flags = tiny_model_flags(tmp_path)
     changed: dict[str, Any] = {**CONFIG, "vocab_size": 511}
     (tmp_path / "config.json").write_text(json.dumps(changed), encoding="utf-8")

@@ -31,6 +31,6 @@ def _shared() -> dict[str, str]:
     for path in (*TESTS.glob("test_*.py"), *TESTS.glob("end_to_end/test_*.py")):
         text = path.read_text("utf-8")
         for fixtures in TOGETHER:
-            if re.search(rf"\b({'|'.join(fixtures)}):", text):
+            if re.search(rf"\b({'|'.join(fixtures)})\b", text):
                 found[f"tests/{path.relative_to(TESTS).as_posix()}"] = fixtures[0]
     return found
