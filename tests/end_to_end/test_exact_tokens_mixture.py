@@ -127,7 +127,7 @@ def cold(cold_server: ServerProcess) -> ServerProcess:
 def test_a_mixture_gets_the_tokens_of_cold_runs(
     model: tuple[str, ...], cold: ServerProcess, chunk: int, policy: str, every: int
 ) -> None:
-    hold(model, cold, *variant(chunk, policy, every), seed=1, requests=5)
+    hold(model, cold, *variant(chunk, policy, every), seed=1, requests=7)
 
 
 @pytest.mark.slow
