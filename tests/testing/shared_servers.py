@@ -4,7 +4,7 @@ import functools
 import re
 from pathlib import Path
 
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 TESTS = Path(__file__).resolve().parents[1]
 # Fixtures that start a server once in a process; those on one line have a file in common.
