@@ -1,6 +1,8 @@
 """Python's garbage collector, set for a process that serves for long."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Collections of young objects are cheap and find little: a step makes few cycles.
 THRESHOLDS = (20_000, 20, 50)
@@ -15,3 +17,16 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Collect nothing in this block: for imports, which make many objects and little garbage.
+
+    With torch among them a sixth of the time would go into looking through it again and again.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

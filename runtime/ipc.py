@@ -30,6 +30,7 @@ _MAX_SOCKET_PATH = 107
 _NAMES = ("to_scheduler", "from_scheduler")
 # Messages that are taken in before their readers have a turn.
 _MOST_WAITING = 64
+_RECONNECT_MS = 20
 
 Message = TypeVar("Message")
 
@@ -94,6 +95,8 @@ class Codec(Generic[Message]):
 
 def _open(socket: "zmq.Socket[Any]", address: str, *, bind: bool) -> None:
     socket.setsockopt(zmq.LINGER, 0)
+    # Either end may be there first; the other one is found soon after it is.
+    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     if bind:

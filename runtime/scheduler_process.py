@@ -29,6 +29,7 @@ from runtime.child import (
     write_stacks_of_group,
     write_stacks_on_signal,
 )
+from runtime.collector import paused_collector
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.ipc import Addresses
@@ -213,7 +214,8 @@ def _child_main(report: int) -> None:
 
 def _load(main: str) -> Callable[[ServerConfig, Addresses], None]:
     module, _, function = main.partition(":")
-    return getattr(importlib.import_module(module), function)
+    with paused_collector():
+        return getattr(importlib.import_module(module), function)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ import random
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from tests.testing.interpreter_run import INTERPRETED, InterpreterRun
+
+if TYPE_CHECKING:
+    from tests.testing.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2
@@ -28,6 +31,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     two would be too many for the servers that tests start and the times that some of them keep.
     The kernels' tests in the interpreter begin beside the whole suite in any case.
     """
+    keep_bytecode()
     options = config.option
     part = options.markexpr != "not slow" or options.keyword or options.file_or_dir
     whole = not (part or options.collectonly or options.usepdb or options.version)
@@ -43,11 +47,30 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         options.loadscopereorder = False
 
 
+def keep_bytecode() -> None:
+    """Let Python keep what it compiles, though the environment forbids it, as in many containers.
+
+    Tests start some two hundred processes: each would compile all of its modules again.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a process where the kernels' tests say how they ended."""
     if run := node.config.stash.get(INTERPRETED, None):
         node.workerinput["interpreted"] = str(run.folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out files that share a server at once; None: as `--dist` says."""
+    if config.option.dist != "loadfile":
+        return None
+    from tests.testing.shared_servers import LoadServers
+
+    return LoadServers(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -152,6 +175,22 @@ def narrow_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.testing.stand_in.folder import NARROW, write_stand_in
 
     return write_stand_in(tmp_path_factory.mktemp("narrow_stand_in"), **NARROW)
+
+
+@pytest.fixture(scope="session")
+def _default_server() -> Iterator["ServerProcess"]:  # pyright: ignore[reportUnusedFunction]
+    from tests.testing.server_process import running_server
+
+    with running_server("--random-seed", "0") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def default_server(_default_server: "ServerProcess") -> "ServerProcess":
+    """What `python launch_server.py` serves, with a seed and an empty cache."""
+    from tests.end_to_end.pools import emptied
+
+    return emptied(_default_server)
 
 
 @pytest.fixture(scope="module")

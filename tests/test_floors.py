@@ -4,20 +4,29 @@
 """
 
 import ast
-import functools
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from pathlib import Path
 
+import pytest
+
+from runtime.collector import paused_collector
 from runtime.config import ServerConfig
+from tests.testing.sources import (
+    FLOORS,
+    ROOT,
+    committed,
+    imports,
+    module_of,
+    sources,
+    statements,
+    tree_of,
+)
 from tests.without_twin import NO_TWIN
 
-ROOT = Path(__file__).resolve().parent.parent
-FLOORS = ("jit_kernels", "mem_cache", "layers", "runtime", "launch_server")
 TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "tests", *FLOORS[:-1]}
 
 # Inside runtime a module may import what its entry names, and its own group. The scheduler's side
@@ -83,47 +92,15 @@ NO_MODEL = ("runtime/scheduler/", "runtime/wire/", "mem_cache/tree/")
 GROUP_NAMES = re.compile(r"(?<![a-z])(c4|c128|indexers?|rings?)(?![a-z])", re.IGNORECASE)
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
+MAY_RUN_DATA = re.compile(r"\b(compile|eval|exec|load)\b")
 
 
-@functools.cache
-def _committed() -> tuple[str, ...]:
-    """Paths of everything git tracks, or would: nothing ignored, nothing deleted."""
-    command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return tuple(sorted(path for path in set(listing.split("\0")) if (ROOT / path).is_file()))
-
-
-@functools.cache
-def _sources(*folders: str) -> list[str]:
-    """Committed Python files under these packages (or of these names at the top)."""
-    starts = tuple(f"{folder}/" for folder in folders) + tuple(f"{name}.py" for name in folders)
-    return [path for path in _committed() if path.endswith(".py") and path.startswith(starts)]
-
-
-@functools.cache
-def _tree(path: str) -> ast.Module:
-    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=path)
-
-
-@functools.cache
-def _module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _imports(path: str) -> Iterator[tuple[str, int]]:
-    """Yield (dotted name, line) of all imports; `from a import b` is a.b if that is a module."""
-    modules = {_module(source) for source in _sources(*FLOORS)}
-    package = _module(path) if path.endswith("__init__.py") else _module(path).rpartition(".")[0]
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
-            stem = ".".join(parts) if node.level else ""
-            base = ".".join(part for part in (stem, node.module) if part)
-            for alias in node.names:
-                full = f"{base}.{alias.name}"
-                yield (full if full in modules else base), node.lineno
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Look for no garbage among millions of nodes, and keep none of them afterwards."""
+    with paused_collector():
+        yield
+        tree_of.cache_clear()
 
 
 def _fail_if(faults: Iterable[str]) -> None:
@@ -133,9 +110,9 @@ def _fail_if(faults: Iterable[str]) -> None:
 
 def test_imports_only_go_down() -> None:
     faults: list[str] = []
-    for path in _sources(*FLOORS):
-        floor = FLOORS.index(_module(path).split(".")[0])
-        for name, line in _imports(path):
+    for path in sources(*FLOORS):
+        floor = FLOORS.index(module_of(path).split(".")[0])
+        for name, line in imports(path):
             top = name.split(".")[0]
             if top == "tests" or (top in FLOORS and FLOORS.index(top) > floor):
                 faults.append(f"{path}:{line} imports {name}, a floor above it")
@@ -144,14 +121,14 @@ def test_imports_only_go_down() -> None:
 
 def test_inside_runtime_imports_follow_the_order() -> None:
     faults: list[str] = []
-    for path in _sources("runtime"):
-        group = [*_module(path).split("."), ""][1]
+    for path in sources("runtime"):
+        group = [*module_of(path).split("."), ""][1]
         if group and group not in RUNTIME_ORDER:
             faults.append(f"{path}: runtime.{group} has no place in RUNTIME_ORDER")
             continue
         allowed = RUNTIME_ORDER.get(group, set[str]()) | {group}
         allowed |= {"engine"} if path == ON_THE_ENGINE else set()
-        for name, line in _imports(path):
+        for name, line in imports(path):
             parts = name.split(".")
             if parts[0] == "runtime" and (len(parts) == 1 or parts[1] not in allowed):
                 faults.append(f"{path}:{line} imports {name}, which {group} may not")
@@ -159,10 +136,10 @@ def test_inside_runtime_imports_follow_the_order() -> None:
 
 
 def test_no_module_is_part_of_an_import_cycle() -> None:
-    paths = _sources(*FLOORS)
-    modules = {_module(path) for path in paths}
+    paths = sources(*FLOORS)
+    modules = {module_of(path) for path in paths}
     graph = {
-        _module(path): {name for name, _ in _imports(path) if name in modules} for path in paths
+        module_of(path): {name for name, _ in imports(path) if name in modules} for path in paths
     }
     done: set[str] = set()
 
@@ -201,18 +178,18 @@ def _loaded_by(module: str, suspects: tuple[str, ...]) -> str:
 
 def test_files_and_functions_keep_their_limits() -> None:
     faults: list[str] = []
-    for path in _sources(*FLOORS, "tests"):
+    for path in sources(*FLOORS, "tests"):
         kernel = path.startswith("jit_kernels/") and path.endswith("_backend.py")
         lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
         limit = MAX_KERNEL_FILE_LINES if kernel else MAX_FILE_LINES
         if lines > limit:
             faults.append(f"{path}: {lines} lines, limit {limit}")
-        for node in ast.walk(_tree(path)):
+        for node in statements(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not kernel:
                 lines = _function_lines(node)
                 if lines > MAX_FUNCTION_LINES:
                     faults.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
-    for path in (path for path in _committed() if path.endswith((".c", ".h"))):
+    for path in (path for path in committed() if path.endswith((".c", ".h"))):
         lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
         if len(lines) > MAX_FILE_LINES or max(map(len, lines)) > MAX_C_COLUMNS:
             faults.append(f"{path}: more than {MAX_FILE_LINES} lines or {MAX_C_COLUMNS} columns")
@@ -229,34 +206,34 @@ def _function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_every_source_file_has_its_twin() -> None:
-    committed = set(_committed())
+    paths = set(committed())
     faults: list[str] = []
-    for path in _sources("mem_cache", "layers", "runtime"):
+    for path in sources("mem_cache", "layers", "runtime"):
         # A contract is code of those who keep it.
         if path.endswith(("__init__.py", "/contract.py")):
             continue
         folder, _, name = path.rpartition("/")
         twin = f"tests/{folder}/test_{name}"
-        if path in NO_TWIN and twin in committed:
+        if path in NO_TWIN and twin in paths:
             faults.append(f"{path} has {twin} after all: strike it from NO_TWIN")
-        elif path not in NO_TWIN and twin not in committed:
+        elif path not in NO_TWIN and twin not in paths:
             faults.append(f"{path} has no {twin}")
-    ops = {path.split("/")[1] for path in _sources("jit_kernels")} - {"__init__.py"}
+    ops = {path.split("/")[1] for path in sources("jit_kernels")} - {"__init__.py"}
     for op in ops:
         twin = f"test_{op.removesuffix('.py')}.py"
-        if committed.isdisjoint(f"tests/jit_kernels/{home}{twin}" for home in ("", "kernels/")):
+        if paths.isdisjoint(f"tests/jit_kernels/{home}{twin}" for home in ("", "kernels/")):
             faults.append(f"jit_kernels/{op} has no {twin}")
-        if not op.endswith(".py") and f"jit_kernels/{op}/reference.py" not in committed:
+        if not op.endswith(".py") and f"jit_kernels/{op}/reference.py" not in paths:
             faults.append(f"jit_kernels/{op} has no reference.py")
-    faults.extend(f"{path} is gone: strike it from NO_TWIN" for path in NO_TWIN.keys() - committed)
+    faults.extend(f"{path} is gone: strike it from NO_TWIN" for path in NO_TWIN.keys() - paths)
     _fail_if(faults)
 
 
 def test_the_cache_tree_knows_no_tensor() -> None:
     _fail_if(
         f"{path}:{line} imports {name}"
-        for path in _sources("mem_cache")
-        for name, line in _imports(path)
+        for path in sources("mem_cache")
+        for name, line in imports(path)
         if name.split(".")[0] in {"torch", "jit_kernels"} and name != "jit_kernels.host_library"
     )
 
@@ -264,8 +241,8 @@ def test_the_cache_tree_knows_no_tensor() -> None:
 def test_the_runtime_knows_models_by_their_contract() -> None:
     _fail_if(
         f"{path}:{line} imports {name}"
-        for path in _sources("runtime")
-        for name, line in _imports(path)
+        for path in sources("runtime")
+        for name, line in imports(path)
         if re.match(r"layers\.models\.(?!contract|registry|json_fields|unit_views)", name)
     )
 
@@ -273,7 +250,7 @@ def test_the_runtime_knows_models_by_their_contract() -> None:
 def test_scheduler_plans_and_tree_name_no_group_of_a_model() -> None:
     _fail_if(
         f"{path} names {found.group()}"
-        for path in _committed()
+        for path in committed()
         if path.startswith(NO_MODEL) and path.endswith((".py", ".c", ".h"))
         for found in GROUP_NAMES.finditer((ROOT / path).read_text("utf-8"))
     )
@@ -281,30 +258,32 @@ def test_scheduler_plans_and_tree_name_no_group_of_a_model() -> None:
 
 def test_nothing_that_runs_data_is_used() -> None:
     faults: list[str] = []
-    for path in _sources(*FLOORS):
-        for name, line in _imports(path):
+    for path in sources(*FLOORS):
+        for name, line in imports(path):
             if name.split(".")[0] in FORBIDDEN_IMPORTS:
                 faults.append(f"{path}:{line} imports {name}")
-        for node in ast.walk(_tree(path)):
+        if not MAY_RUN_DATA.search((ROOT / path).read_text("utf-8")):
+            continue
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in FORBIDDEN_CALLS:
                 faults.append(f"{path}:{node.lineno} calls {ast.unparse(node.func)}")
     _fail_if(faults)
 
 
 def test_the_top_level_is_the_house() -> None:
-    found = {path.split("/")[0] for path in _committed()}
+    found = {path.split("/")[0] for path in committed()}
 
     assert {name for name in found if not name.startswith(".")} == TOP_LEVEL
-    assert not [path for path in _committed() if path.endswith("utils.py")]
+    assert not [path for path in committed() if path.endswith("utils.py")]
 
 
 def test_package_files_hold_a_docstring_and_at_most_names() -> None:
     """Op folders are the exception: their `__init__` is the op."""
     faults: list[str] = []
-    for path in _sources(*FLOORS, "tests"):
+    for path in sources(*FLOORS, "tests"):
         if not path.endswith("__init__.py") or (path.count("/") == 2 and "jit_kernels/" in path):
             continue
-        tree = _tree(path)
+        tree = tree_of(path)
         if not ast.get_docstring(tree):
             faults.append(f"{path} has no docstring")
         allowed = ast.ImportFrom | ast.Assign | ast.AnnAssign
@@ -313,7 +292,7 @@ def test_package_files_hold_a_docstring_and_at_most_names() -> None:
             for node in tree.body[1:]
             if not isinstance(node, allowed)
         )
-    assert len(_tree("runtime/__init__.py").body) == 1, "runtime/__init__.py imports nothing"
+    assert len(tree_of("runtime/__init__.py").body) == 1, "runtime/__init__.py imports nothing"
     _fail_if(faults)
 
 
@@ -329,9 +308,9 @@ def test_everything_public_has_a_docstring() -> None:
             if isinstance(child, ast.ClassDef):
                 yield from undocumented(path, child)
 
-    faults = [path for path in _sources(*FLOORS, "tests") if not ast.get_docstring(_tree(path))]
-    for path in _sources(*FLOORS):
-        faults.extend(undocumented(path, _tree(path)))
+    faults = [path for path in sources(*FLOORS, "tests") if not ast.get_docstring(tree_of(path))]
+    for path in sources(*FLOORS):
+        faults.extend(undocumented(path, tree_of(path)))
     _fail_if(faults)
 
 
@@ -342,10 +321,10 @@ def _is_override(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) ->
 def test_every_setting_is_read_somewhere() -> None:
     """A flag that does nothing is a bug: each field is read off something called a config."""
     read: set[str] = set()
-    for path in _sources("runtime", "launch_server"):
+    for path in sources("runtime", "launch_server"):
         if path == "runtime/config.py":
             continue
-        for node in ast.walk(_tree(path)):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Attribute) and "config" in ast.unparse(node.value).lower():
                 read.add(node.attr)
 
@@ -355,7 +334,7 @@ def test_every_setting_is_read_somewhere() -> None:
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    used = {name.split(".")[0] for path in _sources(*FLOORS) for name, _ in _imports(path)}
+    used = {name.split(".")[0] for path in sources(*FLOORS) for name, _ in imports(path)}
     outside = used - set(sys.stdlib_module_names) - set(FLOORS)
 
     declared = {re.split(r"[^\w-]", spec)[0] for spec in project["dependencies"]}
@@ -366,7 +345,7 @@ def test_no_path_of_a_machine_is_committed() -> None:
     """Spelled in halves, or this file would find itself."""
     marks = ["/" + name + "/" for name in ("work", "home", "root", "Users", "farm", "tmp")]
     faults: list[str] = []
-    for path in _committed():
+    for path in committed():
         try:
             text = (ROOT / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
@@ -380,7 +359,7 @@ def _size_table() -> Iterator[str]:
     """Yield the lines of each Python file, and of each package."""
     for package in (*FLOORS, "tests"):
         lines = {
-            path: len((ROOT / path).read_text("utf-8").splitlines()) for path in _sources(package)
+            path: len((ROOT / path).read_text("utf-8").splitlines()) for path in sources(package)
         }
         yield from (f"  {path:<66}{count:>6}" for path, count in lines.items())
         yield f"{package:<68}{sum(lines.values()):>6}"

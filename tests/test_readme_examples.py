@@ -20,7 +20,7 @@ import pytest
 from runtime.lang.backend import set_default_backend
 from tests.testing.documents import documents, program, section, text_of
 from tests.testing.scripts import script_environment
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 
 URL = "http://127.0.0.1:30000"
 SERVER = "runtime/server/README.md"
@@ -76,10 +76,9 @@ class _Recording(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(default_server: ServerProcess) -> ServerProcess:
     """The default model, served as README does but for the port, with a seed."""
-    with running_server("--random-seed", "0", check=False) as server:
-        yield server
+    return default_server
 
 
 @pytest.fixture

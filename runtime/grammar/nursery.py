@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from runtime.collector import paused_collector
 from runtime.errors import GrammarError
 from runtime.grammar.process import GrammarProcess, GrammarTools
 from runtime.grammar.utf8 import Utf8Guard
@@ -54,7 +55,8 @@ def load_tools(settings: NurserySettings) -> GrammarTools:
     if not settings.eos_token_ids:
         raise GrammarError("grammars need a model with an end token")
     try:
-        from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
+        with paused_collector():
+            from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
     except ImportError as fault:
         raise GrammarError(f"grammars need xgrammar, which cannot be loaded: {fault}") from None
     vocabulary = load_token_bytes(Path(settings.tokenizer_path), settings.vocab_size)

@@ -23,6 +23,13 @@ def wait_idle(server: ServerProcess, timeout_s: float = SETTLE_S) -> dict[str, f
         time.sleep(0.05)
 
 
+def emptied(server: ServerProcess) -> ServerProcess:
+    """Wait until nothing runs, empty the cache, and return the server: for a file's fixture."""
+    wait_idle(server)
+    assert server.client.post("/flush_cache").status_code == 200
+    return server
+
+
 def assert_conserved(server: ServerProcess) -> dict[str, float]:
     """Fail unless every full page of an idle server is free or in the tree; return the state."""
     state = wait_idle(server)

@@ -90,7 +90,7 @@ def test_abort_by_id_ends_that_request_alone(server: ServerProcess) -> None:
         stream = server.stream([0, 8], {"rid": rid}, max_new_tokens=new_tokens, ignore_eos=True)
         return itertools.chain([next(stream)], stream)
 
-    victim, other = ask("alpha-1", LONG), ask("alpha-10", 400)
+    victim, other = ask("alpha-1", LONG), ask("alpha-10", 150)
     assert server.post("/abort_request", {"rid": "alpha"}).status_code == 200
     assert server.post("/abort_request", {"rid": "alpha-1"}).status_code == 200
     *_, ended = victim
@@ -98,7 +98,7 @@ def test_abort_by_id_ends_that_request_alone(server: ServerProcess) -> None:
 
     assert ended["meta_info"]["finish_reason"]["type"] == "abort"
     assert len(ended["output_ids"]) < LONG
-    assert finished["meta_info"]["finish_reason"] == {"type": "length", "length": 400}
-    assert len(finished["output_ids"]) == 400
+    assert finished["meta_info"]["finish_reason"] == {"type": "length", "length": 150}
+    assert len(finished["output_ids"]) == 150
     wait_idle(server)
     assert_all_free(server)

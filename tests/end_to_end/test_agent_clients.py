@@ -5,14 +5,13 @@ the model says of a tool's result is not judged, only that the protocol works.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.client_environments import node_with, python_with, run
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -196,10 +195,9 @@ base_url = "{url}/v1"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(default_server: ServerProcess) -> ServerProcess:
     """What `python launch_server.py` serves."""
-    with running_server("--random-seed", "0") as server:
-        yield server
+    return default_server
 
 
 def settings(server: ServerProcess) -> dict[str, str]:

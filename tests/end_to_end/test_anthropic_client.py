@@ -17,6 +17,7 @@ from anthropic.types import Message, MessageParam, ThinkingBlock, ToolParam, Too
 
 from runtime.server.messages_thinking import recall
 from tests.end_to_end.conftest import KEY
+from tests.end_to_end.grammar_cases import NO_BLANKS
 from tests.runtime.server.engine import Server, serving
 from tests.testing.server_process import ServerProcess
 from tests.testing.stand_in.tokenizer import EOS_ID, THINK_END_ID
@@ -123,7 +124,7 @@ def test_a_stream_has_the_events_that_its_client_wants_in_order(
 
 def test_thinking_is_told_or_left_out_as_asked(client: anthropic.Anthropic, model: str) -> None:
     def think(thinking: Any) -> Message:
-        bias = {str(THINK_END_ID): -100, str(EOS_ID): 3}
+        bias = {str(THINK_END_ID): -100, str(EOS_ID): 8}
         return client.messages.create(
             model=model,
             messages=HI,
@@ -218,6 +219,7 @@ def test_a_call_can_be_forced(client: anthropic.Anthropic, model: str) -> None:
             thinking=OFF,
             tools=[JUDGE],
             tool_choice=choice,
+            extra_body={"logit_bias": NO_BLANKS},
         )
 
         assert reply.stop_reason == "tool_use"
@@ -235,6 +237,7 @@ def test_an_output_follows_its_schema(client: anthropic.Anthropic, model: str) -
         messages=HI,
         thinking=OFF,
         output_config={"format": {"type": "json_schema", "schema": schema}},
+        extra_body={"logit_bias": NO_BLANKS},
     )
 
     assert reply.stop_reason == "end_turn"

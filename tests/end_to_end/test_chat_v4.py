@@ -143,8 +143,8 @@ def test_the_turn_after_dropped_reasoning_finds_the_answer_in_the_cache(
         messages=messages,
         max_tokens=600,
         seed=1,
-        logit_bias={str(THINK_END_ID): 5, str(EOS_ID): 5},
-        extra_body={"min_tokens": 300},
+        logit_bias={str(THINK_END_ID): 8, str(EOS_ID): 5},
+        extra_body={"min_tokens": 80},
     )
     assert first.choices[0].finish_reason == "stop"
     answer = first.choices[0].message.content or ""

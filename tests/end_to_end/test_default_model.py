@@ -1,7 +1,6 @@
 """The model that comes along, through the real server: it answers, and what it says makes sense."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from runtime.lang.words import assistant as assistant_turn
 from runtime.lang.words import gen
 from runtime.lang.words import system as system_turn
 from runtime.lang.words import user as user_turn
-from tests.testing.server_process import Json, ServerProcess, running_server
+from tests.testing.server_process import Json, ServerProcess
 
 TALK: Json = {"reasoning_effort": "none", "max_tokens": 64}
 WEATHER: Json = {
@@ -46,10 +45,9 @@ TALKED = (
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(default_server: ServerProcess) -> ServerProcess:
     """What `python launch_server.py` serves."""
-    with running_server("--random-seed", "0") as server:
-        yield server
+    return default_server
 
 
 def ask(server: ServerProcess, messages: list[Json], **fields: Any) -> Json:
@@ -184,7 +182,7 @@ def test_it_stops_by_itself(server: ServerProcess, said: str) -> None:
     assert reply["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("rules", [15, 40])
+@pytest.mark.parametrize("rules", [pytest.param(15, marks=pytest.mark.slow), 40])
 def test_chats_with_one_system_prompt_share_it_from_the_second_on(
     server: ServerProcess, rules: int
 ) -> None:

@@ -21,14 +21,11 @@ from runtime.lang.program import Program, function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.end_to_end.pools import wait_idle
-from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.documents import marked_program
 from tests.testing.scripts import script_environment
-from tests.testing.server_process import Json, ServerProcess, running_server
-from tests.testing.stand_in.tokenizer import write_tokenizer
+from tests.testing.server_process import Json, ServerProcess
 
 GREEDY: dict[str, Any] = {"temperature": 0}
-PAGES = 200
 WAIT_S = 60.0
 LONG = 12_000
 # What no two replies have in common.
@@ -36,32 +33,21 @@ OWN = {"id", "created", "model", "e2e_latency", "cached_tokens", "computed_token
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny network, with the stand-in's tokenizer."""
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model_flags(folder)
-    write_tokenizer(folder, max_tokens=16384)
-    return folder
+def server(tiny_server: ServerProcess) -> ServerProcess:
+    """A server of the tiny network, with the stand-in's tokenizer."""
+    return tiny_server
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[ServerProcess]:
-    """A server of it."""
-    flags = (*tiny_model_flags(folder), "--full-pages", str(PAGES))
-    with running_server(*flags) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[Engine]:
+def engine(worded_model: Path) -> Iterator[Engine]:
     """An engine of it."""
     with Engine(
-        model_path=str(folder),
+        model_path=str(worded_model),
         load_format="dummy",
         random_seed=0,
         dtype="float32",
         kv_cache_dtype="fp32",
-        full_pages=PAGES,
+        full_pages=200,
         check_every_step=True,
     ) as engine:
         yield engine

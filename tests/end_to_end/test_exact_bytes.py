@@ -16,7 +16,9 @@ from tests.testing.network_rig import NetworkRig
 
 CHUNKS = [1, 7, 64, 127, 128, 256, 2048]
 ROOM = ("--full-pages", "40", "--swa-pages", "60", "--rings", "30")
-REPLAY_TOKENS = 128 + 127 * 4
+# Each kind of layer, and one whose input comes from those: more are only slower.
+LAYERS = {"num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4, 0]}
+REPLAY_TOKENS = 128 + 127 * 3
 NEW_TOKENS = 12
 POOLS = {"swa", "c4", "indexer", "c128", "c4_state", "c128_state"}
 
@@ -27,14 +29,14 @@ def words(seed: int, count: int) -> list[int]:
     return [draw.randrange(10, 500) for _ in range(count)]
 
 
-LONG = words(seed=1, count=1000)
+LONG = words(seed=1, count=800)
 SHORT = words(seed=2, count=301)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Flags of a model that is quick on the CPU."""
-    return tiny_model_flags(tmp_path_factory.mktemp("model"))
+    return tiny_model_flags(tmp_path_factory.mktemp("model"), **LAYERS)
 
 
 def chunked(chunk: int) -> tuple[str, ...]:
@@ -49,14 +51,13 @@ COLD = ("--disable-radix-cache", *ROOM)
 def cold(model: tuple[str, ...]) -> tuple[ByteLedger, list[int], list[int]]:
     """What LONG and SHORT have cold, whole and alone, and the tokens that follow them.
 
-    Token by token as well: so that windows and rings are known at every position.
+    LONG token by token as well: so that its windows and rings are known at every position.
     """
     ledger = ByteLedger()
     whole = NetworkRig(ledger, *model, *COLD, *chunked(-1))
     after_long, after_short = whole.ask(LONG, NEW_TOKENS), whole.ask(SHORT, NEW_TOKENS)
-    single = NetworkRig(ledger, *model, *COLD, *chunked(1))
+    single = NetworkRig(ledger, *model, *COLD, *chunked(1), check=False)
     assert single.ask(LONG, NEW_TOKENS) == after_long
-    assert single.ask(SHORT, NEW_TOKENS) == after_short
     return ledger, after_long, after_short
 
 
@@ -118,7 +119,7 @@ def test_a_page_hit_leaves_the_same_bytes(model: tuple[str, ...], cold: Cold, ch
     assert_compared(ledger, before)
 
 
-@pytest.mark.parametrize("turn", [1, 63, 255, 256, 300, 513, 777, 998])
+@pytest.mark.parametrize("turn", [1, 63, 255, 256, 300, 513, 798])
 def test_an_exact_continuation_leaves_the_same_bytes(
     model: tuple[str, ...], cold: Cold, turn: int
 ) -> None:
@@ -163,16 +164,18 @@ def test_a_repeated_prompt_leaves_the_same_bytes(model: tuple[str, ...], cold: C
     assert_compared(ledger, before)
 
 
-# Chunks that take many steps: at one place for everybody, at all of them for those with time.
-_LONG = [(700, 1), (768, 1), (901, 1), (700, 7), (768, 7)]
+# Where the replay begins: within the first span of 128, in its second half, behind a page.
+_FULL = (573, 700, 768)
+# Each chunk at one place for everybody, at all of them for those with time.
+_QUICK = [(768, 7), (768, 64), (573, 127), (700, 128), (573, 256), (700, 2048)]
+_REST = [(full, chunk) for full in _FULL for chunk in CHUNKS if (full, chunk) not in _QUICK]
 
 
 @pytest.mark.parametrize(
     ("full", "chunk"),
     [
-        *((full, chunk) for full in (700, 768, 901) for chunk in (64, 127, 128, 256, 2048)),
-        (901, 7),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in _LONG),
+        *_QUICK,
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in _REST),
     ],
 )
 def test_a_replay_leaves_the_same_bytes(

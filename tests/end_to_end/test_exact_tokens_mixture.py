@@ -6,7 +6,6 @@ invariant checked after every step. Equality is exact: no margin excuses a token
 """
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from tests.end_to_end.oracle import checkpoint
 from tests.end_to_end.pools import assert_all_free, assert_conserved
-from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.server_process import ServerProcess, running_server
 from tests.testing.traffic import Ask, Traffic, shared_systems
 
@@ -109,16 +107,15 @@ def variant(chunk: int, policy: str, every: int) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def model(tiny_model: tuple[str, ...]) -> tuple[str, ...]:
     """Flags of a model that is quick on the CPU."""
-    return tiny_model_flags(tmp_path_factory.mktemp("model"))
+    return tiny_model
 
 
 @pytest.fixture(scope="module")
-def cold(model: tuple[str, ...]) -> Iterator[ServerProcess]:
+def cold(cold_server: ServerProcess) -> ServerProcess:
     """A server with room, and without a cache."""
-    with running_server(*model, *COLD, check=False) as server:
-        yield server
+    return cold_server
 
 
 @pytest.mark.timeout(300)

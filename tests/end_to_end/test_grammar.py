@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 
-from tests.end_to_end.grammar_cases import REGEXES, SCHEMAS, check, params
+from tests.end_to_end.grammar_cases import NO_BLANKS, REGEXES, SCHEMAS, check, params
 from tests.testing.server_process import Json, ServerProcess, running_server
 from tests.testing.stand_in.tokenizer import (
     DSML_ID,
@@ -30,11 +30,6 @@ from tests.testing.stand_in.tokenizer import (
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 CASES = [*SCHEMAS, *REGEXES]
-# Blanks between JSON's parts are allowed; without a word against them the stand-in writes many.
-NO_BLANKS = {
-    str(token_id): -100.0 for text, token_id in train_tokenizer().get_vocab().items()
-    if re.fullmatch("[ĠĊĉč]+", text)
-}  # fmt: skip
 # The stand-in seldom ends a list.
 ENDS_LISTS = {str(train_tokenizer().get_vocab()["]"]): 4.0}
 # After a call `<` and the mark begin another one, `</` ends them all.

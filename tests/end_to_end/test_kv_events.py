@@ -218,6 +218,7 @@ def test_routers_find_the_publisher(server: ServerProcess) -> None:
     assert found["endpoint_port_base"] > 0
 
 
+@pytest.mark.slow
 def test_a_port_in_use_ends_the_start_with_a_reason(
     server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -11,7 +11,7 @@ from runtime.lang.local import Local
 from runtime.lang.openai_endpoint import OpenAI
 from tests.end_to_end.cache_ledger import CacheLedger
 from tests.testing.lang_programs import chats, texts, trees
-from tests.testing.server_process import running_server
+from tests.testing.server_process import ServerProcess
 
 CASES = {**texts.CASES, **trees.CASES, **chats.CASES}
 # What the server leaves no resume point for: `ResumePolicy.branch_min_tokens`.
@@ -61,12 +61,11 @@ def test_requests_of_all_programs_do(engine: Engine, ledger: CacheLedger, case: 
 
 
 @pytest.mark.slow
-def test_all_programs_run_over_http() -> None:
-    with running_server("--random-seed", "0", check=False) as server:
-        thoughtless = {"reasoning_effort": "none"}
-        openai = OpenAI("default", base_url=f"{server.url}/v1", extra_body=thoughtless)
-        backends: list[Backend] = [Endpoint(server.url), openai]
-        for backend in backends:
-            for case in CASES.values():
-                if backend is not openai or not case.native:
-                    assert all(state.error() is None for state in case.run(backend))
+def test_all_programs_run_over_http(default_server: ServerProcess) -> None:
+    url, thoughtless = default_server.url, {"reasoning_effort": "none"}
+    openai = OpenAI("default", base_url=f"{url}/v1", extra_body=thoughtless)
+    backends: list[Backend] = [Endpoint(url), openai]
+    for backend in backends:
+        for case in CASES.values():
+            if backend is not openai or not case.native:
+                assert all(state.error() is None for state in case.run(backend))

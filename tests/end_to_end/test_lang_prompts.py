@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
+from runtime.errors import BadRequest
 from runtime.lang.backend import Backend
 from runtime.lang.endpoint import Endpoint
 from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.program import function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user, user_begin
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 
 TOP = 3
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(default_server: ServerProcess) -> ServerProcess:
     """The default model."""
-    with running_server("--random-seed", "0", check=False) as server:
-        yield server
+    return default_server
 
 
 @pytest.fixture(params=["endpoint", "openai"])
@@ -100,6 +100,17 @@ def test_a_chat_continues_at_the_exact_last_token_of_each_answer(
             assert next_["cached_tokens"] >= past["prompt_tokens"] + past["completion_tokens"] - 1
     with OpenAI(server.model(), base_url=f"{server.url}/v1") as openai:
         assert talk.run(backend=openai).messages()[1]["content"] == "hi"
+
+
+def test_a_grammar_that_cannot_be_held_to_is_refused_by_name(server: ServerProcess) -> None:
+    @function
+    def number(s: State) -> None:
+        s += "One and one is " + gen("sum", max_tokens=4, regex=r"(a|b)\1")
+
+    with Endpoint(server.url) as endpoint:
+        state = number.stream(backend=endpoint)
+        with pytest.raises(BadRequest, match=r'^gen\("sum"\): .*[Bb]ackreference'):
+            _ = state["sum"]
 
 
 SORT = "Please sort the mails of the shop into weather, market or music, and say why. " * 3

@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from tests.end_to_end.conftest import KEY
+from tests.end_to_end.grammar_cases import NO_BLANKS
 from tests.testing.server_process import ServerProcess
 from tests.testing.stand_in.tokenizer import EOS_ID
 
@@ -191,7 +192,12 @@ class Book(BaseModel):
 
 
 LEND = openai.pydantic_function_tool(Book, name="lend")
-QUICK: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 1500, "reasoning_effort": "none"}
+QUICK: dict[str, Any] = {
+    "messages": MESSAGES,
+    "max_tokens": 1500,
+    "reasoning_effort": "none",
+    "logit_bias": NO_BLANKS,
+}
 
 
 def test_an_answer_is_parsed_streamed_and_not(client: openai.OpenAI, model: str) -> None:

@@ -7,30 +7,22 @@ import pytest
 
 from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.test_ranks import NEW, POOLS, prompt, same_until_close
-from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.server_process import ServerProcess, running_server
 
 OWN_ROWS = ("--device", "cpu", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Flags of a model that is quick on the CPU, with tiny pools."""
-    return (*tiny_model_flags(tmp_path_factory.mktemp("model")), *POOLS)
-
-
-@pytest.fixture(scope="module")
-def joint(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
-    """A server of two ranks that checks every step."""
-    with running_server(*flags, *OWN_ROWS) as server:
+def joint(tiny_model: tuple[str, ...]) -> Iterator[ServerProcess]:
+    """A server of two ranks with tiny pools that checks every step."""
+    with running_server(*tiny_model, *POOLS, *OWN_ROWS) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def alone(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+def alone(cold_server: ServerProcess) -> ServerProcess:
     """A server of one rank."""
-    with running_server(*flags, "--device", "cpu", "--disable-radix-cache") as server:
-        yield server
+    return cold_server
 
 
 def test_ranks_with_rows_of_their_own_choose_the_tokens_of_one(

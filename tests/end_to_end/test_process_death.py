@@ -41,7 +41,7 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(flags: tuple[
         running_server(*flags, "--drain-timeout", "200", check=False) as server,
         ThreadPoolExecutor(2) as pool,
     ):
-        waiting = two_clients(pool, server, 400)
+        waiting = two_clients(pool, server, 200)
 
         server.send_signal(signal.SIGTERM)
 
@@ -51,6 +51,8 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(flags: tuple[
             server.client.get("/health", timeout=2.0)
 
 
+# tests/runtime/test_launch.py has what is slow here with a scheduler that is quick to start.
+@pytest.mark.slow
 def test_a_drain_that_takes_too_long_is_cut_short(flags: tuple[str, ...]) -> None:
     with (
         running_server(*flags, "--drain-timeout", "1", check=False) as server,
@@ -68,7 +70,6 @@ def test_a_drain_that_takes_too_long_is_cut_short(flags: tuple[str, ...]) -> Non
     "number",
     [
         pytest.param(signal.SIGKILL, id="killed"),
-        # tests/runtime/test_launch.py stops a process for everybody.
         pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.slow),
     ],
 )
@@ -88,6 +89,7 @@ def test_clients_hear_of_a_dead_scheduler(number: signal.Signals, flags: tuple[s
         assert server.wait_exit() != 0
 
 
+@pytest.mark.slow
 def test_nothing_survives_the_process_that_was_started(flags: tuple[str, ...]) -> None:
     with running_server(*flags, exit_code=None, check=False) as server:
         children = server.children()

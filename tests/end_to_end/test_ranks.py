@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.bench.serving.trace import read_trace
 from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
+from tests.testing.byte_ledger import ByteLedger
+from tests.testing.network_rig import NetworkRig
 from tests.testing.server_process import (
     LAUNCHER,
     ROOT,
@@ -31,10 +33,9 @@ MARGIN = 1e-3
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def flags(tiny_model: tuple[str, ...]) -> tuple[str, ...]:
     """Flags of a model that is quick on the CPU, with tiny pools."""
-    folder = tmp_path_factory.mktemp("model")
-    return (*tiny_model_flags(folder), *POOLS)
+    return (*tiny_model, *POOLS)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,9 @@ def shared(
 
 
 @pytest.fixture(scope="module")
-def alone(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+def alone(cold_server: ServerProcess) -> ServerProcess:
     """A server of one rank."""
-    with running_server(*flags, "--device", "cpu", "--disable-radix-cache") as server:
-        yield server
+    return cold_server
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -117,15 +117,16 @@ def test_the_server_says_what_it_is_made_of(shared: ServerProcess) -> None:
 
 
 def test_the_memory_of_each_rank_is_told_everywhere(
-    shared: ServerProcess, alone: ServerProcess
+    shared: ServerProcess, alone: ServerProcess, flags: tuple[str, ...]
 ) -> None:
+    pools = NetworkRig(ByteLedger(), *flags).pools.tensors().values()
     [whole] = alone.get("/server_info")["rank_memory"]
     parts = shared.get("/server_info")["rank_memory"]
 
     assert [part["rank"] for part in parts] == [0, 1]
     for part in parts:
         assert 0 < part["weight_bytes"] < whole["weight_bytes"]
-        assert part["pool_bytes"] == whole["pool_bytes"] > 0
+        assert part["pool_bytes"] == sum(pool.nbytes for pool in pools) > 0
     assert sum(part["weight_bytes"] for part in parts) > whole["weight_bytes"]
     assert shared.get("/cache")["rank_memory"] == parts
     told = text_string_to_metric_families(shared.client.get("/metrics").text)
@@ -180,7 +181,9 @@ def lines_of_faults(told: str) -> list[str]:
     return [line for line in told.splitlines() if line.strip() and " INFO " not in line]
 
 
+@pytest.mark.slow
 def test_a_network_that_ranks_cannot_share_is_refused_in_a_line(tmp_path: Path) -> None:
+    """The error of the ranks: tests/runtime/executor/test_rank_group.py has it for every push."""
     flags = tiny_model_flags(tmp_path)
     changed: dict[str, Any] = {**CONFIG, "vocab_size": 511}
     (tmp_path / "config.json").write_text(json.dumps(changed), encoding="utf-8")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import pytest
 
 from tests.end_to_end.pools import assert_all_free, assert_conserved
-from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.server_process import ServerProcess, running_server
 
 CONVERSATIONS = 16
@@ -113,9 +112,9 @@ def _assert_cold_answers_are_the_same(cold: ServerProcess, played: list[Asked]) 
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def model(tiny_model: tuple[str, ...]) -> tuple[str, ...]:
     """Flags of a model that is quick on the CPU."""
-    return tiny_model_flags(tmp_path_factory.mktemp("model"))
+    return tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +125,9 @@ def tiny(model: tuple[str, ...]) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def cold(model: tuple[str, ...]) -> Iterator[ServerProcess]:
+def cold(cold_server: ServerProcess) -> ServerProcess:
     """A server with room, and without a cache."""
-    with running_server(*model, "--full-pages", "128", "--disable-radix-cache", check=False) as it:
-        yield it
+    return cold_server
 
 
 def test_conversations_get_the_tokens_of_a_cold_run(

@@ -6,6 +6,7 @@ kind of layer, and no tokenizer: prompts are token ids.
 
 import json
 from pathlib import Path
+from typing import Any
 
 CONFIG = {
     "model_type": "deepseek_v4",
@@ -60,9 +61,12 @@ CONFIG = {
 }
 
 
-def tiny_model_flags(folder: Path) -> tuple[str, ...]:
-    """Write the checkpoint into `folder`; return the flags that serve it."""
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+def tiny_model_flags(folder: Path, **changed: Any) -> tuple[str, ...]:
+    """Write the checkpoint into `folder`; return the flags that serve it.
+
+    changed  entries of config.json that differ
+    """
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changed}), encoding="utf-8")
     return (
         *("--model-path", str(folder), "--load-format", "dummy", "--random-seed", "0"),
         *("--dtype", "float32", "--kv-cache-dtype", "fp32"),

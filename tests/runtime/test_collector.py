@@ -1,10 +1,13 @@
 """The collector leaves alone what was there when it was calmed."""
 
 import gc
+import importlib
 import subprocess
 import sys
 
-from runtime.collector import THRESHOLDS, calm_collector
+import pytest
+
+from runtime.collector import THRESHOLDS, calm_collector, paused_collector
 
 
 def test_what_lives_now_is_taken_out_of_later_collections() -> None:
@@ -28,3 +31,16 @@ def test_young_objects_are_collected_seldom() -> None:
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+def test_nothing_is_collected_while_modules_are_imported() -> None:
+    with paused_collector():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_an_import_that_fails_leaves_the_collector_on() -> None:
+    with pytest.raises(ModuleNotFoundError), paused_collector():
+        importlib.import_module("no_such_module")
+
+    assert gc.isenabled()

@@ -219,6 +219,18 @@ def test_a_stuck_loop_ends_the_server(checkpoint: Path) -> None:
         assert 'File "' in up.log  # where it hung
 
 
+def test_a_killed_server_leaves_no_scheduler(checkpoint: Path) -> None:
+    with server(checkpoint, "steady") as up:
+        scheduler = up.wait_ready()
+
+        up.process.kill()
+
+        deadline = time.monotonic() + EXIT_S
+        while alive(scheduler):
+            assert time.monotonic() < deadline, "the scheduler outlived its parent"
+            time.sleep(0.02)
+
+
 def test_a_checkpoint_that_cannot_be_served_is_said_in_one_line(checkpoint: Path) -> None:
     with server(checkpoint, "unservable") as up:
         assert up.exit_code(START_S) == 2

@@ -18,10 +18,12 @@ class NetworkRig:
     """What `launch_server.py` with these flags makes of a checkpoint, without its processes.
 
     ledger  after every turn each running row is held against it
+    check   have the scheduler check its own books in every step, too
     """
 
-    def __init__(self, ledger: ByteLedger, *flags: str) -> None:
-        self.config: ServerConfig = parse_args([*flags, "--device", "cpu", "--check-every-step"])
+    def __init__(self, ledger: ByteLedger, *flags: str, check: bool = True) -> None:
+        checks = ["--check-every-step"] * check
+        self.config: ServerConfig = parse_args([*flags, "--device", "cpu", *checks])
         assert self.config.model_path is not None
         self.socket = MemorySocket()
         self.now_s = 0.0
