@@ -67,21 +67,29 @@ def json_slices(value: Any) -> Iterator[bytes]:
             yield from json_slices(item)
         yield b"}"
     elif isinstance(value, list):
-        items = cast(list[Any], value)
-        each = 1 + max(_size(item, SLICE_ITEMS) for item in items)
-        if each > SLICE_ITEMS // 2:
-            yield from _each(items)
-        else:
-            yield from _list_slices(LazyRows(len(items), each, lambda a, b: items[a:b]))
+        yield from _items(cast(list[Any], value))
     else:
         yield msgspec.json.encode(value)
 
 
-def _each(items: list[Any]) -> Iterator[bytes]:
+def _items(items: list[Any]) -> Iterator[bytes]:
+    """Yield the JSON of a list; each item is looked at in the slice that it belongs to."""
     yield b"["
+    begun = size = 0
     for number, item in enumerate(items):
-        yield b"," if number else b""
-        yield from json_slices(item)
+        each = 1 + _size(item, SLICE_ITEMS)
+        if begun < number and size + each > SLICE_ITEMS:
+            yield (b"," if begun else b"") + msgspec.json.encode(items[begun:number])[1:-1]
+            begun, size = number, 0
+        size += each
+        if each > SLICE_ITEMS // 2:
+            if begun < number:
+                yield (b"," if begun else b"") + msgspec.json.encode(items[begun:number])[1:-1]
+            yield b"," if number else b""
+            yield from json_slices(item)
+            begun, size = number + 1, 0
+    if begun < len(items):
+        yield (b"," if begun else b"") + msgspec.json.encode(items[begun:])[1:-1]
     yield b"]"
 
 

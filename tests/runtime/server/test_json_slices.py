@@ -30,6 +30,29 @@ def test_no_slice_of_a_long_value_is_long() -> None:
     assert max(sizes) < len(msgspec.json.encode(LONG)) / 10
 
 
+@pytest.mark.parametrize("item", [7, [7], "text", ["long" * 64] * 3])
+def test_items_of_a_list_are_looked_at_in_their_own_slice(
+    item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    size = subject._size
+
+    def noted(value: Any, most: int) -> int:
+        looked.append(size(value, most))
+        return looked[-1]
+
+    monkeypatch.setattr(subject, "_size", noted)
+    pieces = json_slices([item] * 30_000)
+    work: list[int] = []
+    for _ in pieces:
+        work.append(sum(looked))
+        looked.clear()
+
+    assert len(work) > 4
+    # Those inside an item are counted with it and by themselves.
+    assert max(work[1:]) <= 2 * subject.SLICE_ITEMS
+
+
 def test_rows_are_made_as_they_are_encoded() -> None:
     made: list[int] = []
 
