@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -24,7 +23,7 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of what is decoded at a stretch."""
     sizes: list[int] = []
     decode = subject.decode_json
@@ -34,7 +33,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return decode(body, shape)
 
     monkeypatch.setattr(subject, "decode_json", noted)
-    yield sizes
+    return sizes
 
 
 def ids(count: int, seed: int = 0) -> list[int]:
