@@ -119,7 +119,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "schema": lambda: _schema(5_000),
     "schema of 1,000": lambda: _schema(1_000),
     "choices": lambda: _choices(8_000),
-    "regex": lambda: _sampled(n=64, regex="([a-z]+|[0-9]{1,40}|(ab|cd|ef){3,90}){1,90}"),
+    "regex": lambda: _sampled(n=64, regex="([a-z]{1,8} |[0-9]{1,40}, |(AB|CD){3,90}; ){1,90}"),
     "deep JSON": lambda: ("/generate", _deep('{"text": "Hello", "other": ', "}")),
     "deep schema": lambda: (
         "/generate",
@@ -162,6 +162,21 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "completions": lambda: (
         "/v1/completions",
         {"prompt": [_TEXT * 300] * 16, "echo": True, "logprobs": 20, "max_tokens": 16, "n": 4},
+    ),
+    "echo": lambda: (
+        "/v1/completions",
+        {"prompt": _ids(PROMPT_TOKENS), "echo": True, "logprobs": 20, "max_tokens": 1},
+    ),
+    "chat log-probabilities": lambda: (
+        "/v1/chat/completions",
+        {
+            "messages": _messages(1),
+            "logprobs": True,
+            "top_logprobs": 20,
+            "n": 64,
+            "max_tokens": 128,
+            "ignore_eos": True,
+        },
     ),
     "messages": lambda: (
         "/v1/messages",
