@@ -41,15 +41,20 @@ def is_long(value: Any) -> bool:
     return _size(value, _SHORT_ITEMS) > _SHORT_ITEMS
 
 
-def held_bytes(value: Any) -> int:
-    """Return the memory that the `LazyRows` in a JSON value hold."""
+def held_bytes(value: Any, *, depth: int = 2) -> int:
+    """Return the memory that the `LazyRows` in a reply hold.
+
+    depth  objects inside each other that are looked into: of a reply, and of what is told of it
+    """
     if isinstance(value, LazyRows):
         return value.held_bytes
-    if isinstance(value, dict):
-        return sum(map(held_bytes, cast(dict[str, Any], value).values()))
-    if isinstance(value, list):
+    if isinstance(value, dict) and depth:
+        inner = cast(dict[str, Any], value).values()
+        return sum(held_bytes(item, depth=depth - 1) for item in inner)
+    if isinstance(value, list) and depth:
         items = cast(list[Any], value)
-        return sum(map(held_bytes, items)) if items and isinstance(items[0], dict) else 0
+        if items and isinstance(items[0], dict):
+            return sum(held_bytes(item, depth=depth) for item in items)
     return 0
 
 

@@ -1,5 +1,6 @@
 """What the two OpenAI endpoints share: ids, usage, finish, log-probabilities."""
 
+import asyncio
 import time
 import uuid
 from codecs import getincrementaldecoder
@@ -110,11 +111,13 @@ def usage_fields(body: CommonBody, usage: Usage) -> dict[str, Any]:
 async def rendered(
     manager: TokenizerManager, count: int, render: Callable[[], _Rendered]
 ) -> _Rendered:
-    """Return what `render` returns; in a thread where it takes long.
+    """Return what `render` returns, in a turn of the loop of its own, or in a thread.
 
     count  log-probabilities that it renders, each some microsecond
     """
     if count <= _RENDERED_AT_ONCE:
+        # There may be many choices of few.
+        await asyncio.sleep(0)
         return render()
     return await manager.in_thread(render, chars=LONG_CHARS)
 

@@ -72,6 +72,17 @@ def test_rows_are_made_as_they_are_encoded() -> None:
     assert max(made) <= subject.SLICE_ITEMS // 60
 
 
+def test_what_is_held_is_looked_for_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    monkeypatch.setattr(subject, "held_bytes", lambda *a, **k: looked.append(a) or held(*a, **k))
+    held = held_bytes
+    entries = [{"token": "a", "top_logprobs": [{"token": "b"}] * 20}] * 1000
+
+    assert held({"choices": [{"logprobs": {"content": entries}}] * 2}) == 0
+
+    assert len(looked) < 10
+
+
 def test_ordinary_replies_are_not_sliced() -> None:
     assert not is_long({"text": "a" * 10_000, "output_ids": list(range(4000)), "meta_info": {}})
     assert is_long(LONG)
