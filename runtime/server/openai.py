@@ -19,7 +19,7 @@ from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.threads import LONG_CHARS
 
 # Log-probabilities that are rendered while others wait: some milliseconds of work.
-_RENDERED_AT_ONCE = 1 << 12
+_RENDERED_AT_ONCE = 1 << 10
 _LOGPROBS_FIELDS = {"content": "content", "reasoning": "reasoning_content"}
 
 _Rendered = TypeVar("_Rendered")
