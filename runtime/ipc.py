@@ -30,6 +30,8 @@ _MAX_SOCKET_PATH = 107
 _NAMES = ("to_scheduler", "from_scheduler")
 # Messages that are taken in before their readers have a turn.
 _MOST_WAITING = 64
+# And bytes of these: with log-probabilities a message has a megabyte.
+_MOST_WAITING_BYTES = 1 << 18
 _RECONNECT_MS = 20
 
 Message = TypeVar("Message")
@@ -172,13 +174,18 @@ class ManagerSocket:
             await asyncio.sleep(0)
 
     def waiting(self) -> list[FromScheduler]:
-        """Return the messages that wait by now, in order, without waiting for one."""
+        """Return messages that wait by now, in order, without waiting for one.
+
+        Not all of them where that would hold up the readers of others.
+        """
         messages: list[FromScheduler] = []
-        for _ in range(_MOST_WAITING):
+        size = 0
+        while len(messages) < _MOST_WAITING and size < _MOST_WAITING_BYTES:
             try:
                 data = self._waiting.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
+            size += len(data)
             message = self._codec.decode(data)
             if message is not None:
                 messages.append(message)

@@ -35,6 +35,11 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def entries(self) -> int:
+        """Log-probabilities in all."""
+        return len(self.values) + sum(map(len, self.top)) + sum(map(len, self.picked))
+
     def part(self, start: int, stop: int | None) -> "TokenLogprobs":
         """Return those of positions [start, stop); None: up to the last."""
         cut = slice(start, stop)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
+
 from runtime.errors import BadSampling, GrammarError, PromptTooLong
 from runtime.messages import Grammar, Sampling
 
@@ -121,6 +123,18 @@ class SamplingSpec:
             ignore_eos=self.ignore_eos,
             grammar=self.grammar,
         )
+
+    def resolve_all(
+        self, prompt_tokens: int, context_tokens: int, vocab_size: int, *, seed: int
+    ) -> list[Sampling]:
+        """Return what the scheduler needs for each of the `n` choices; see `resolve`.
+
+        They differ in their seeds alone, and share all the rest.
+        """
+        first = self.resolve(prompt_tokens, context_tokens, vocab_size, seed=seed, index=0)
+        own = seed if self.seed is None else self.seed
+        others = (_seed_of_choice(own, index) for index in range(1, self.n))
+        return [first, *(msgspec.structs.replace(first, seed=other) for other in others)]
 
     def _new_tokens(self, prompt_tokens: int, context_tokens: int) -> int:
         room = context_tokens - prompt_tokens

@@ -58,7 +58,7 @@ class SamplingRows:
     ) -> "SamplingRows":
         """Read every state once, into what the steps of these rows need."""
         rows = cls(lines, list(states), vocab_size, device, _params(states, vocab_size))
-        bias: list[tuple[int, int, float]] = []
+        biased: list[tuple[int, np.ndarray, np.ndarray]] = []
         for row, state in enumerate(states):
             reason = refusal(state, vocab_size)
             if reason is not None:
@@ -66,14 +66,14 @@ class SamplingRows:
                 continue
             if state.bias_ids:
                 ids, values = unpacked(state.bias_ids, INT32), unpacked(state.bias_values, FLOAT32)
-                bias += zip([row] * len(ids), ids.tolist(), values.tolist(), strict=True)
+                biased.append((row, ids, values))
             rows._note(row, state)
-        if bias:
-            row_of, tokens, values = zip(*bias, strict=True)
+        if biased:
+            row_of, tokens, values = zip(*biased, strict=True)
             rows.bias = (
-                stage(np.array(row_of, dtype=np.int64), device),
-                stage(np.array(tokens, dtype=np.int64), device),
-                stage(np.array(values, dtype=np.float32), device),
+                stage(np.repeat(np.array(row_of, dtype=np.int64), [*map(len, tokens)]), device),
+                stage(np.concatenate(tokens).astype(np.int64), device),
+                stage(np.concatenate(values), device),
             )
         return rows
 
@@ -159,9 +159,12 @@ def refusal(state: LineSampling, vocab_size: int) -> str | None:
     An index out of range would end the whole step, not this line alone.
     """
     for name, data in (("logit_bias", state.bias_ids), ("logprobs", state.logprob_ids)):
-        for token in unpacked(data, INT32).tolist():
-            if not 0 <= token < vocab_size:
-                return f"{name} names token {token}, the vocabulary has {vocab_size}"
+        if not data:
+            continue
+        tokens = unpacked(data, INT32)
+        outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
+        if len(outside):
+            return f"{name} names token {outside[0]}, the vocabulary has {vocab_size}"
     return None
 
 

@@ -34,6 +34,8 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
 # Each level is a rule that the compiler walks down by recursion.
 _MOST_DEPTH = 300
+# Of all objects together: the compiler's time grows with the square of their number.
+_MOST_PROPERTIES = 4096
 
 
 class PreparedSchema:
@@ -80,12 +82,17 @@ class PreparedSchema:
         Not before all are checked: references may lead through `oneOf`.
         """
         told_apart: list[dict[str, Any]] = []
+        properties = 0
         for rules, path in _parts(self.root):
             with _at(path):
                 check_forms(rules)
                 _check_references(rules, self.root)
                 check_choice(rules, self.root)
                 _check_identifier(rules, path)
+            properties += len(rules.get("properties", {}))
+            if properties > _MOST_PROPERTIES:
+                text = f"the objects of a schema have at most {_MOST_PROPERTIES} properties in all"
+                raise GrammarError(text)
             if shares_no_value(rules, self.root):
                 told_apart.append(rules)
         for rules in told_apart:

@@ -38,6 +38,7 @@ from runtime.scheduler.planning import ChunkTurns
 from runtime.scheduler.prefix_copies import PrefixCopies
 from runtime.scheduler.refusals import Crowd, refusal_of
 from runtime.scheduler.replica import Replica
+from runtime.scheduler.replies import in_messages
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
@@ -214,7 +215,8 @@ class Scheduler:
     def _reply(self) -> None:
         items = [item for replica in self.replicas for item in replica.take_replies()]
         if items:
-            self._socket.send(Outputs(items))
+            for part in in_messages(items):
+                self._socket.send(Outputs(part))
 
     # --- messages
 

@@ -1,6 +1,6 @@
 """Rows of a step -> its plan as plain data, and the commands that sample it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -176,15 +176,22 @@ def _line_sampling(request: Request) -> LineSampling:
         min_new_tokens=sampling.min_new_tokens,
         prompt=packed(prompt, INT32) if repeats else b"",
         output=packed(output, INT32) if counts else b"",
-        bias_ids=packed(_ids(bias), INT32),
-        bias_values=packed([*bias.values()], FLOAT32),
+        bias_ids=_ids(bias),
+        bias_values=_values(bias.values()) if bias else b"",
         stop_ids=packed(sorted(request.stop_ids), INT32) if sampling.min_new_tokens else b"",
         constrained=request.constraint is not None,
         top_logprobs=-1 if logprobs is None else logprobs.top,
-        logprob_ids=b"" if logprobs is None else packed(_ids(logprobs.token_ids), INT32),
+        logprob_ids=b"" if logprobs is None else _ids(logprobs.token_ids),
     )
 
 
-def _ids(tokens: Iterable[int]) -> list[int]:
-    """Return token ids that int32 holds; what is outside is outside of any vocabulary, too."""
-    return [min(max(token, -1), _MOST_INT32) for token in tokens]
+def _ids(tokens: Collection[int]) -> bytes:
+    """Return token ids as int32; what is outside of that is outside of any vocabulary, too."""
+    if not tokens:
+        return b""
+    ids = np.fromiter(tokens, dtype=np.int64, count=len(tokens))
+    return packed(ids.clip(-1, _MOST_INT32), INT32)
+
+
+def _values(values: Collection[float]) -> bytes:
+    return packed(np.fromiter(values, dtype=np.float64, count=len(values)), FLOAT32)

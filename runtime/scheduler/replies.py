@@ -1,11 +1,16 @@
 """News of requests, collected during a turn and sent as one message."""
 
+from collections.abc import Iterator
+
 from runtime.messages import FinishType, Output
 from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.scheduler.request import Outgoing, Request
 
-# Tokens whose log-probabilities go into one message: each may have a hundred.
+# Tokens, and log-probabilities of them, that a request keeps back: a token may have a thousand.
 _MOST_UNSENT = 64
+_MOST_UNSENT_ENTRIES = 1 << 13
+# Log-probabilities in one message: the API process reads it in ten milliseconds, at a stretch.
+MOST_ENTRIES = 1 << 16
 
 
 class Replies:
@@ -23,7 +28,8 @@ class Replies:
         request.outgoing.tokens.append(token)
         if logprobs is not None:
             request.outgoing.logprobs.append(logprobs)
-        if request.stream or len(request.outgoing.logprobs) >= _MOST_UNSENT:
+            request.outgoing.entries += logprobs.entries
+        if request.stream or _is_full(request.outgoing):
             self._fresh[request.id] = request
 
     def finish(
@@ -50,6 +56,25 @@ class Replies:
         items += self._done
         self._fresh, self._done = {}, []
         return items
+
+
+def in_messages(items: list[Output]) -> Iterator[list[Output]]:
+    """Yield news in order, in parts that are no more work to read than others may wait for."""
+    begun, entries = 0, 0
+    for number, item in enumerate(items):
+        if item.logprobs is None:
+            continue
+        more = item.logprobs.entries
+        if entries and entries + more > MOST_ENTRIES:
+            yield items[begun:number]
+            begun, entries = number, 0
+        entries += more
+    yield items[begun:]
+
+
+def _is_full(out: Outgoing) -> bool:
+    """Whether a request that does not stream has as much unsent as one message may hold."""
+    return len(out.logprobs) >= _MOST_UNSENT or out.entries >= _MOST_UNSENT_ENTRIES
 
 
 def _output(

@@ -86,12 +86,14 @@ class Outgoing:
 
     tokens           sampled ones
     logprobs         of these, where they are asked for
+    entries          log-probabilities in `logprobs`
     prompt_logprobs  of the prompt, chunk by chunk
     begun            whether the client was sent anything before
     """
 
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    entries: int = 0
     prompt_logprobs: list[PackedLogprobs] = field(default_factory=list[PackedLogprobs])
     begun: bool = False
 

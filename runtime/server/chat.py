@@ -28,6 +28,7 @@ from runtime.server.openai import (
     Envelope,
     Usage,
     chat_logprobs,
+    rendered,
     token_id_fields,
     usage_fields,
     usage_report,
@@ -237,18 +238,19 @@ class Chats:
     async def gather(self, plan: ChatPlan) -> dict[str, Any]:
         """Return the whole answer. Raises RequestError."""
         [answers] = await gather(self._service.manager, [plan.call])
-        choices = [self._choice(plan, index, answer) for index, answer in enumerate(answers)]
+        choices = [await self._choice(plan, index, answer) for index, answer in enumerate(answers)]
         return plan.envelope.wrap(choices, usage=usage_report([answers]))
 
-    def _choice(self, plan: ChatPlan, index: int, answer: Answer) -> dict[str, Any]:
+    async def _choice(self, plan: ChatPlan, index: int, answer: Answer) -> dict[str, Any]:
         reply, counter = plan.reply(), plan.counter()
         reply.feed(answer.text, ended=True)
         answer.count_reasoning(counter, answer.token_ids)
         self.prepare_next(plan, reply, answer.finish)
         logprobs = None
         if plan.call.logprobs is not None:
-            speller = self._service.speller
-            logprobs = chat_logprobs(answer.logprobs, answer.channels, speller)
+            told, speller = answer.logprobs, self._service.speller
+            render = partial(chat_logprobs, told, answer.channels, speller)
+            logprobs = await rendered(self._service.manager, told.entries, render)
         return {
             "index": index,
             "message": CustomCalls(plan.body.custom_tools()).message(reply.message()),

@@ -11,16 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.errors import BadRequest
-from runtime.messages import Logprobs, TokenLogprobs
+from runtime.messages import Logprobs
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.server.body import read_body
 from runtime.server.caller import caller
-from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays
+from runtime.server.native_plan import NO_PROMPT_LOGPROBS, has_many_ids, id_arrays
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
     Envelope,
     LegacyLogprobs,
     Usage,
     finish_fields,
+    rendered,
     token_id_fields,
     usage_fields,
     usage_report,
@@ -30,7 +32,6 @@ from runtime.server.replies import EventStream, event, json_reply, until_disconn
 from runtime.server.runs import Answer, gather, labels, merge
 from runtime.server.service import Service
 from runtime.tokenizer.call import GenerateCall
-from runtime.tokenizer.choice import Delta
 
 Prompt = str | npt.NDArray[np.int64]
 
@@ -71,7 +72,7 @@ class CompletionRoutes:
         """Return the calls that `body` asks for. Raises BadRequest or NotFound."""
         service = self._service
         service.check_model(body.model)
-        prompts = _prompts(service, body)
+        prompts = await self._prompts(body)
         service.check_fan_out(len(prompts), body.n or 1)
         spec = body.spec(vocab_size=service.vocab_size, defaults=service.defaults)
         for prompt in prompts:
@@ -100,6 +101,11 @@ class CompletionRoutes:
             body, Envelope.make("cmpl", "text_completion", body, name), calls, echo
         )
 
+    async def _prompts(self, body: CompletionBody) -> list[Prompt]:
+        if isinstance(body.prompt, list) and has_many_ids(body.prompt):
+            return await self._service.manager.in_thread(partial(_prompts, self._service, body))
+        return _prompts(self._service, body)
+
     async def _text(self, call: GenerateCall) -> str:
         if call.text is not None:
             return call.text
@@ -118,25 +124,45 @@ class CompletionRoutes:
         hidden = special if skip else frozenset[int]()
         return LegacyLogprobs(self._service.speller, hidden, plan.echo[number])
 
+    async def _rendered(
+        self,
+        call: GenerateCall,
+        prompt: PromptLogprobs | TokenLogprobs | None,
+        output: TokenLogprobs | None,
+        legacy: LegacyLogprobs,
+    ) -> dict[str, Any] | None:
+        """Return the next log-probabilities of a choice, those of its prompt first."""
+        asked = call.logprobs
+        if asked is None:
+            return None
+
+        def render() -> dict[str, Any]:
+            positions = TokenLogprobs()
+            positions.extend(prompt.part(0, None) if prompt else None)
+            positions.extend(output)
+            return legacy.render(positions, top=asked.top > 0)
+
+        count = (len(prompt or ()) + len(output or ())) * (1 + asked.top)
+        return await rendered(self._service.manager, count, render)
+
     async def _gather(self, plan: CompletionPlan) -> dict[str, Any]:
         with self._service.batches.named(plan.body.rid, plan.calls):
             per_call = await gather(self._service.manager, plan.calls)
         choices = [
-            self._choice(plan, number, place, answer)
+            await self._choice(plan, number, place, answer)
             for number, answers in enumerate(per_call)
             for place, answer in enumerate(answers)
         ]
         return plan.envelope.wrap(choices, usage=usage_report(per_call))
 
-    def _choice(
+    async def _choice(
         self, plan: CompletionPlan, number: int, choice: int, answer: Answer
     ) -> dict[str, Any]:
         call = plan.calls[number]
         logprobs = None
         if call.logprobs is not None:
-            positions = answer.prompt_logprobs.part(0, None)
-            positions.extend(answer.logprobs)
-            logprobs = self._logprobs(plan, number).render(positions, top=call.logprobs.top > 0)
+            legacy = self._logprobs(plan, number)
+            logprobs = await self._rendered(call, answer.prompt_logprobs, answer.logprobs, legacy)
         return {
             "index": plan.place(number, choice),
             "text": plan.echo[number] + answer.text,
@@ -161,7 +187,12 @@ class CompletionRoutes:
                     chunk = {
                         "index": place,
                         "text": ("" if place in begun else plan.echo[number]) + delta.text,
-                        "logprobs": _news(plan.calls[number], delta, legacy[number][delta.index]),
+                        "logprobs": await self._rendered(
+                            plan.calls[number],
+                            delta.prompt_logprobs,
+                            delta.logprobs,
+                            legacy[number][delta.index],
+                        ),
                         **token_id_fields(body, delta.token_ids),
                         **finish_fields(delta.finish),
                     }
@@ -171,15 +202,6 @@ class CompletionRoutes:
                 await merged.aclose()
         if body.include_usage:
             yield event(plan.envelope.wrap([], usage=usage.report()))
-
-
-def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str, Any] | None:
-    if call.logprobs is None:
-        return None
-    positions = TokenLogprobs()
-    positions.extend(delta.prompt_logprobs.part(0, None) if delta.prompt_logprobs else None)
-    positions.extend(delta.logprobs)
-    return legacy.render(positions, top=call.logprobs.top > 0)
 
 
 def _prompts(service: Service, body: CompletionBody) -> list[Prompt]:

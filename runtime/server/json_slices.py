@@ -41,15 +41,20 @@ def is_long(value: Any) -> bool:
     return _size(value, _SHORT_ITEMS) > _SHORT_ITEMS
 
 
-def held_bytes(value: Any) -> int:
-    """Return the memory that the `LazyRows` in a JSON value hold."""
+def held_bytes(value: Any, *, depth: int = 2) -> int:
+    """Return the memory that the `LazyRows` in a reply hold.
+
+    depth  objects inside each other that are looked into: of a reply, and of what is told of it
+    """
     if isinstance(value, LazyRows):
         return value.held_bytes
-    if isinstance(value, dict):
-        return sum(map(held_bytes, cast(dict[str, Any], value).values()))
-    if isinstance(value, list):
+    if isinstance(value, dict) and depth:
+        inner = cast(dict[str, Any], value).values()
+        return sum(held_bytes(item, depth=depth - 1) for item in inner)
+    if isinstance(value, list) and depth:
         items = cast(list[Any], value)
-        return sum(map(held_bytes, items)) if items and isinstance(items[0], dict) else 0
+        if items and isinstance(items[0], dict):
+            return sum(held_bytes(item, depth=depth) for item in items)
     return 0
 
 
@@ -67,21 +72,29 @@ def json_slices(value: Any) -> Iterator[bytes]:
             yield from json_slices(item)
         yield b"}"
     elif isinstance(value, list):
-        items = cast(list[Any], value)
-        each = 1 + max(_size(item, SLICE_ITEMS) for item in items)
-        if each > SLICE_ITEMS // 2:
-            yield from _each(items)
-        else:
-            yield from _list_slices(LazyRows(len(items), each, lambda a, b: items[a:b]))
+        yield from _items(cast(list[Any], value))
     else:
         yield msgspec.json.encode(value)
 
 
-def _each(items: list[Any]) -> Iterator[bytes]:
+def _items(items: list[Any]) -> Iterator[bytes]:
+    """Yield the JSON of a list; each item is looked at in the slice that it belongs to."""
     yield b"["
+    begun = size = 0
     for number, item in enumerate(items):
-        yield b"," if number else b""
-        yield from json_slices(item)
+        each = 1 + _size(item, SLICE_ITEMS)
+        if begun < number and size + each > SLICE_ITEMS:
+            yield (b"," if begun else b"") + msgspec.json.encode(items[begun:number])[1:-1]
+            begun, size = number, 0
+        size += each
+        if each > SLICE_ITEMS // 2:
+            if begun < number:
+                yield (b"," if begun else b"") + msgspec.json.encode(items[begun:number])[1:-1]
+            yield b"," if number else b""
+            yield from json_slices(item)
+            begun, size = number + 1, 0
+    if begun < len(items):
+        yield (b"," if begun else b"") + msgspec.json.encode(items[begun:])[1:-1]
     yield b"]"
 
 

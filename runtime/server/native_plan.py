@@ -24,6 +24,8 @@ MAX_TOKEN_IDS_LOGPROB = 1024
 # is streamed, whose every chunk repeats them.
 MAX_OUTPUT_LOGPROBS = 1 << 22
 MAX_STREAMED_OUTPUT_LOGPROBS = 1 << 18
+# Ids that are made arrays of while others wait: some milliseconds of work.
+IDS_AT_ONCE = 1 << 16
 # A start that no prompt reaches: nothing of the prompt is reported.
 NO_PROMPT_LOGPROBS = (1 << 31) - 1
 
@@ -173,6 +175,14 @@ def _prompts(
         return ([body.text], False) if isinstance(body.text, str) else (list(body.text), True)
     assert body.input_ids is not None
     return id_arrays(body.input_ids, param="input_ids", check=service.refuse_long)
+
+
+def has_many_ids(prompt: Sequence[object]) -> bool:
+    """Return whether making arrays of a prompt's ids, or of those of a batch, is for a thread."""
+    if not prompt or not isinstance(prompt[0], list):
+        return len(prompt) > IDS_AT_ONCE
+    lists = (cast(list[object], one) for one in prompt if isinstance(one, list))
+    return sum(map(len, lists)) > IDS_AT_ONCE
 
 
 def id_arrays(

@@ -1,11 +1,12 @@
 """What the two OpenAI endpoints share: ids, usage, finish, log-probabilities."""
 
+import asyncio
 import time
 import uuid
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.messages import TokenLogprobs
 from runtime.server.openai_schema import CommonBody
@@ -14,8 +15,14 @@ from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Finish
+from runtime.tokenizer.manager import TokenizerManager
+from runtime.tokenizer.threads import LONG_CHARS
 
+# Log-probabilities that are rendered while others wait: some milliseconds of work.
+_RENDERED_AT_ONCE = 1 << 10
 _LOGPROBS_FIELDS = {"content": "content", "reasoning": "reasoning_content"}
+
+_Rendered = TypeVar("_Rendered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,20 @@ def usage_fields(body: CommonBody, usage: Usage) -> dict[str, Any]:
     if body.continuous_usage:
         return {"usage": usage.report()}
     return {"usage": None} if body.include_usage else {}
+
+
+async def rendered(
+    manager: TokenizerManager, count: int, render: Callable[[], _Rendered]
+) -> _Rendered:
+    """Return what `render` returns, in a turn of the loop of its own, or in a thread.
+
+    count  log-probabilities that it renders, each some microsecond
+    """
+    if count <= _RENDERED_AT_ONCE:
+        # There may be many choices of few.
+        await asyncio.sleep(0)
+        return render()
+    return await manager.in_thread(render, chars=LONG_CHARS)
 
 
 def chat_logprobs(

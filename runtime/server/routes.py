@@ -60,7 +60,7 @@ class ModelRoutes:
     async def tokenize(self, request: Request) -> Response:
         """Return token ids and how many they are; for a list of texts, lists of both."""
         tokens = await self._token_ids.tokens(await read_body(request, TokenizeBody))
-        nested = any(isinstance(item, list) for item in tokens)
+        nested = bool(tokens) and isinstance(tokens[0], list)
         count: Any = [len(ids) for ids in tokens] if nested else len(tokens)
         limit = self._service.context_tokens
         return json_reply({"tokens": tokens, "count": count, "max_model_len": limit})

@@ -5,6 +5,9 @@ costs exactly those tokens: it starts at the resume point that the prompt left. 
 choices have one value, taken once, so that ties are ties.
 """
 
+import numpy as np
+import numpy.typing as npt
+
 from runtime.errors import Aborted, RequestFailed
 from runtime.messages import Logprobs
 from runtime.sampling import SamplingSpec
@@ -76,14 +79,19 @@ class ScoreRun:
         most = max(1, self._manager.rows // 2)
         wave = min(most, max(1, WAVE_TOKENS // max(1, len(prefix))))
         found: dict[Ids, list[float]] = {}
+        head = np.array(prefix, dtype=np.int64)
         for start in range(0, len(longer), wave):
             part = longer[start : start + wave]
-            answers = await self._answers([self._call([*prefix, *ids], asked) for ids in part])
+            answers = await self._answers(
+                [self._call(np.concatenate((head, np.array(ids))), asked) for ids in part]
+            )
             for ids, answer in zip(part, answers, strict=True):
                 found[ids] = _tail_values(answer, len(ids))
         return found
 
-    def _call(self, ids: list[int], asked: Logprobs, *, new_tokens: int = 0) -> GenerateCall:
+    def _call(
+        self, ids: "list[int] | npt.NDArray[np.int64]", asked: Logprobs, *, new_tokens: int = 0
+    ) -> GenerateCall:
         spec = SamplingSpec(max_new_tokens=new_tokens, temperature=0.0)
         return GenerateCall(
             spec,

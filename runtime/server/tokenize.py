@@ -84,13 +84,15 @@ class TokenIds:
         """Return the text of token ids. Raises BadRequest."""
         self._service.check_model(body.model)
         self._check_size(len(body.tokens), MAX_TOKENS, "tokens")
-        if body.tokens:
-            self._service.check_token_ids(body.tokens, param="tokens")
         manager = self._service.manager
         skip = True if body.skip_special_tokens is None else body.skip_special_tokens
-        return await manager.in_thread(
-            lambda: manager.tokenizer.decode(body.tokens, skip_special_tokens=skip)
-        )
+
+        def work() -> str:
+            if body.tokens:
+                self._service.check_token_ids(body.tokens, param="tokens")
+            return manager.tokenizer.decode(body.tokens, skip_special_tokens=skip)
+
+        return await manager.in_thread(work)
 
     def _check_size(self, size: int, most: int, unit: str) -> None:
         """Raise BadRequest for more than others should wait for; for a whole context never."""

@@ -154,13 +154,12 @@ def make_requests(
     _check_logprobs(call, len(prompt) // 4)
     known = {*turn_boundaries(prompt, turn_id), *call.boundaries}
     boundaries = tuple(sorted(known))
+    count, context = len(prompt) // 4, limits.context_tokens
     return [
         Generate(
             request_id=next(ids),
             input_ids=prompt,
-            sampling=spec.resolve(
-                len(prompt) // 4, limits.context_tokens, limits.vocab_size, seed=seed, index=index
-            ),
+            sampling=sampling,
             logprobs=call.logprobs,
             namespace=call.namespace,
             priority=call.priority,
@@ -172,7 +171,7 @@ def make_requests(
             timeout_s=call.timeout_s,
             traced=traced,
         )
-        for index in range(spec.n)
+        for sampling in spec.resolve_all(count, context, limits.vocab_size, seed=seed)
     ]
 
 

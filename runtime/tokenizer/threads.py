@@ -4,6 +4,8 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import TypeVar
 
 from runtime.errors import Unavailable
@@ -25,9 +27,11 @@ class TokeniserThreads:
     async def run(self, work: Callable[[], _Result], *, chars: int) -> _Result:
         """Return what `work` returns, which tokenises a text of so many characters.
 
-        Raises what `work` raises, and Unavailable once the threads are given back.
+        It runs in the context of the caller. Raises what `work` raises, and Unavailable once the
+        threads are given back.
         """
         threads = self._short if chars < LONG_CHARS else self._long
+        work = partial(copy_context().run, work)
         try:
             working = asyncio.get_running_loop().run_in_executor(threads, work)
         except RuntimeError:

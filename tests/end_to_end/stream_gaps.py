@@ -14,95 +14,21 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from typing import Any
 
+from tests.end_to_end.heavy_requests import ATTACKS
 from tests.testing.server_process import ServerProcess, running_server
 
-__all__ = ["ATTACKS", "FLAGS", "Gaps", "gaps_beside"]
+__all__ = ["FLAGS", "Gaps", "gaps_beside"]
 
-Json = dict[str, Any]
-
-PROMPT_TOKENS = 32_000
 FLAGS = ("--random-seed", "0")
 _HEALTH_S = 0.01
 _SETTLE_S = 0.5
 _REPLY_S = 300.0
-
-
-def _prompt(**sampling: Any) -> Json:
-    ids = [10 + k % 1500 for k in range(PROMPT_TOKENS)]
-    return {"input_ids": ids, "sampling_params": {"max_new_tokens": 8, **sampling}}
-
-
-def _schema(properties: int) -> Json:
-    fields = {f"f{k}": {"type": "string"} for k in range(properties)}
-    schema = {"type": "object", "properties": fields, "required": list(fields)[:1000]}
-    return {
-        "text": "Hello",
-        "sampling_params": {"max_new_tokens": 8, "json_schema": json.dumps(schema)},
-        "cache_salt": str(properties),
-    }
-
-
-def _bias(entries: int) -> dict[str, float]:
-    return {str(k % 2048): 1.0 for k in range(entries)}
-
-
-# Path and body of each.
-ATTACKS: dict[str, Callable[[], tuple[str, Json]]] = {
-    "nothing": lambda: ("/tokenize", {"prompt": "Hello"}),
-    "chunk": lambda: ("/generate", _prompt()),
-    "log-probabilities": lambda: (
-        "/generate",
-        {
-            **_prompt(max_new_tokens=128),
-            "return_logprob": True,
-            "logprob_start_len": 0,
-            "top_logprobs_num": 128,
-        },
-    ),
-    "8 M ids": lambda: ("/generate", {"input_ids": [7] * 8_000_000}),
-    "4 M ids": lambda: ("/generate", {"input_ids": [*[[7] * 16_000] * 250, [-1]]}),
-    "schema": lambda: ("/generate", _schema(5_000)),
-    "stops and bias": lambda: (
-        "/generate",
-        {
-            "text": "Hello",
-            "sampling_params": {
-                "n": 64,
-                "max_new_tokens": 64,
-                "stop": [f"{'ab' * 60}{k}" for k in range(16)],
-                "logit_bias": _bias(1_024),
-            },
-        },
-    ),
-    "stops and bias, refused": lambda: (
-        "/generate",
-        {
-            "text": "Hello",
-            "sampling_params": {"stop": ["x"] * 128, "logit_bias": _bias(10_000), "n": 64},
-        },
-    ),
-    "tokenize": lambda: ("/tokenize", {"prompt": "So it is said. " * 70_000}),
-    "score": lambda: (
-        "/score",
-        {"text": "What is it? " * 200, "choices": [f"It is {k} or {k * 7}." for k in range(256)]},
-    ),
-    "chat": lambda: (
-        "/v1/chat/completions",
-        {
-            "messages": [
-                {"role": ("user", "assistant")[k % 2], "content": f"Say {k}."} for k in range(1_001)
-            ],
-            "max_tokens": 4,
-        },
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +44,7 @@ class Gaps:
 def gaps_beside(server: ServerProcess, name: str) -> Gaps:
     """Send one request beside a stream, and return what that waited for."""
     path, body = ATTACKS[name]()
-    data = json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     watcher = context.Process(target=_watch, args=(server.port, theirs), daemon=True)

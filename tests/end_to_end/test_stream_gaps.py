@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.end_to_end.stream_gaps import ATTACKS, FLAGS, Gaps, gaps_beside
+from tests.end_to_end.heavy_requests import ATTACKS
+from tests.end_to_end.stream_gaps import FLAGS, Gaps, gaps_beside
 from tests.testing.server_process import ServerProcess, running_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -205,3 +205,13 @@ def test_a_grammar_has_a_length_that_it_may_not_exceed() -> None:
     with pytest.raises(GrammarError) as refused:
         resolve(SamplingSpec(grammar=longer))
     assert refused.value.param == "ebnf"
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_all_choices_at_once_are_each_by_itself(seed: int | None) -> None:
+    spec = SamplingSpec(n=5, logit_bias={3: 1.0}, max_new_tokens=4, seed=seed)
+
+    found = spec.resolve_all(10, 50, VOCAB, seed=7)
+
+    assert found == [resolve(spec, index=index) for index in range(5)]
+    assert all(one.logit_bias is found[0].logit_bias for one in found)

@@ -40,6 +40,18 @@ def test_each_such_keyword_counts(name: str) -> None:
         PreparedSchema({"type": "array", name: True})
 
 
+@pytest.mark.parametrize("count", [2047, 2048])
+def test_the_objects_of_a_schema_have_so_many_properties(count: int) -> None:
+    inner = {"properties": {f"f{k}": {"type": "string"} for k in range(count)}}
+    schema = {"properties": {"a": inner, "b": inner | {"minProperties": 1}}}
+
+    if count == 2047:
+        PreparedSchema(schema)
+        return
+    with pytest.raises(GrammarError, match="at most 4096 properties in all"):
+        PreparedSchema(schema)
+
+
 def test_a_reference_that_leads_to_itself_alone_is_refused() -> None:
     with pytest.raises(GrammarError, match=r"#/\$defs/a: .* leads back to itself alone"):
         PreparedSchema(

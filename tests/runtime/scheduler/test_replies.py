@@ -3,9 +3,9 @@
 import numpy as np
 
 from runtime.grammar.output import GrammarOutput
-from runtime.messages import Generate, Logprobs, Sampling, TokenLogprobs, pack_ids
+from runtime.messages import Generate, Logprobs, Output, Sampling, TokenLogprobs, pack_ids
 from runtime.packed_logprobs import PromptLogprobs
-from runtime.scheduler.replies import Replies
+from runtime.scheduler.replies import MOST_ENTRIES, Replies, in_messages
 from runtime.scheduler.request import Request
 from tests.testing.prompt_logprobs import packed_prompt
 
@@ -141,3 +141,26 @@ def test_chunks_and_the_time_of_a_grammar_are_told_once() -> None:
 
     assert (first.chunks, first.grammar_s) == ([(2, 1.0), (3, 2.0)], 0.5)
     assert (second.chunks, second.grammar_s) == ([], 0.0)
+
+
+def test_a_request_keeps_few_tokens_back_where_each_has_many_log_probabilities() -> None:
+    replies, request = Replies(), make([5], logprobs=Logprobs(9, 0, (1,)), stream=False)
+    pairs = [(-1.0, k) for k in range(1000)]
+    parts: list[int] = []
+    for token in range(20):
+        replies.token(request, token, TokenLogprobs([-1.0], [token], [], [pairs]))
+        parts += [len(item.token_ids) for item in replies.take()]
+
+    assert parts == [9, 9]
+
+
+def test_messages_hold_so_many_log_probabilities_and_news_of_others_any_number() -> None:
+    pairs = [(-1.0, k) for k in range(MOST_ENTRIES // 3)]
+    heavy = TokenLogprobs([-1.0], [7], [pairs])
+    items = [Output(k, [7], logprobs=heavy if k % 2 else None) for k in range(12)]
+
+    parts = list(in_messages(items))
+
+    assert [item for part in parts for item in part] == items
+    assert [sum(item.logprobs is not None for item in part) for part in parts] == [2, 2, 2]
+    assert list(in_messages(items[:1] * 500)) == [items[:1] * 500]

@@ -14,6 +14,7 @@ from tests.runtime.server.engine import (
     Server,
     served,
     text_ids,
+    tokenised,
 )
 
 PATH = "/v1/completions"
@@ -146,6 +147,37 @@ async def test_a_long_echo_is_decoded_in_a_thread(
     assert [choice["text"] for choice in reply["choices"]] == ["ahello", "bhello"]
     assert len(threads) == 2
     assert all(name.startswith("tokenise") for name in threads)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@served()
+async def test_what_is_long_is_the_same_from_a_thread(
+    server: Server, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    prompts = [text_ids("hé"), text_ids("a")]
+    body = {"prompt": prompts, "echo": True, "logprobs": 1, "stream": stream}
+
+    async def choices() -> list[Any]:
+        if not stream:
+            return (await server.post(PATH, body)).json()["choices"]
+        *chunks, _ = await server.events(PATH, body)
+        told = [chunk["choices"][0] for chunk in chunks]
+        return [
+            (one["index"], offset, token)
+            for one in sorted(told, key=lambda one: one["index"])
+            for offset, token in zip(
+                *map(one["logprobs"].get, ("text_offset", "tokens")), strict=False
+            )
+        ]
+
+    at_once = await choices()
+    monkeypatch.setattr("runtime.server.openai._RENDERED_AT_ONCE", 0)
+    monkeypatch.setattr("runtime.server.native_plan.IDS_AT_ONCE", 0)
+    in_threads = tokenised(server, monkeypatch)
+
+    assert await choices() == at_once
+    # The plan, two echoes, and the log-probabilities of each choice.
+    assert len(in_threads) >= 5
 
 
 @served()

@@ -30,6 +30,29 @@ def test_no_slice_of_a_long_value_is_long() -> None:
     assert max(sizes) < len(msgspec.json.encode(LONG)) / 10
 
 
+@pytest.mark.parametrize("item", [7, [7], "text", ["long" * 64] * 3])
+def test_items_of_a_list_are_looked_at_in_their_own_slice(
+    item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    size = subject._size
+
+    def noted(value: Any, most: int) -> int:
+        looked.append(size(value, most))
+        return looked[-1]
+
+    monkeypatch.setattr(subject, "_size", noted)
+    pieces = json_slices([item] * 30_000)
+    work: list[int] = []
+    for _ in pieces:
+        work.append(sum(looked))
+        looked.clear()
+
+    assert len(work) > 4
+    # Those inside an item are counted with it and by themselves.
+    assert max(work[1:]) <= 2 * subject.SLICE_ITEMS
+
+
 def test_rows_are_made_as_they_are_encoded() -> None:
     made: list[int] = []
 
@@ -47,6 +70,17 @@ def test_rows_are_made_as_they_are_encoded() -> None:
     assert msgspec.json.decode(b"{" + b"".join(pieces)) == {"meta": {"rows": ROWS, "n": 1}}
     assert sum(made) == len(ROWS)
     assert max(made) <= subject.SLICE_ITEMS // 60
+
+
+def test_what_is_held_is_looked_for_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    monkeypatch.setattr(subject, "held_bytes", lambda *a, **k: looked.append(a) or held(*a, **k))
+    held = held_bytes
+    entries = [{"token": "a", "top_logprobs": [{"token": "b"}] * 20}] * 1000
+
+    assert held({"choices": [{"logprobs": {"content": entries}}] * 2}) == 0
+
+    assert len(looked) < 10
 
 
 def test_ordinary_replies_are_not_sliced() -> None:

@@ -1,7 +1,18 @@
 """Tests of runtime.server.openai."""
 
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from runtime.messages import TokenLogprobs
-from runtime.server.openai import LegacyLogprobs, chat_logprobs, finish_fields, usage_report
+from runtime.server.openai import (
+    LegacyLogprobs,
+    chat_logprobs,
+    finish_fields,
+    rendered,
+    usage_report,
+)
 from runtime.server.runs import Tally
 from runtime.server.spelling import Speller
 from runtime.tokenizer.channel_text import TokenChannel
@@ -44,6 +55,35 @@ def test_log_probabilities_of_a_chat_are_split_by_channel() -> None:
             {**shown, "logprob": value, "top_logprobs": [{**shown, "logprob": -0.5}]}
         ]
     assert chat_logprobs(TokenLogprobs(), [], speller) == {"content": [], "refusal": None}
+
+
+def test_others_have_turns_between_choices_that_are_rendered() -> None:
+    threads: list[int] = []
+    turns = 0
+
+    class Manager:
+        async def in_thread(self, work: Callable[[], int], *, chars: int) -> int:
+            threads.append(work())
+            return threads[-1]
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def render() -> None:
+        beside = asyncio.create_task(others())
+        manager: Any = Manager()
+        for number in range(10):
+            count = 1 << 20 if number == 7 else 20
+            assert await rendered(manager, count, partial(int, number)) == number
+        beside.cancel()
+
+    asyncio.run(render())
+
+    assert turns >= 9
+    assert threads == [7]
 
 
 def test_offsets_go_on_from_piece_to_piece_and_count_characters() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextvars import ContextVar
 
 import pytest
 
@@ -20,6 +21,18 @@ def test_no_short_text_waits_for_long_ones() -> None:
 
         go.set()
         assert await waits == [True] * 8
+        threads.close()
+
+    asyncio.run(test())
+
+
+def test_work_sees_the_context_of_its_caller() -> None:
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+
+    async def test() -> None:
+        threads = TokeniserThreads()
+        name.set("somebody")
+        assert await threads.run(name.get, chars=0) == "somebody"
         threads.close()
 
     asyncio.run(test())

@@ -33,6 +33,16 @@ def test_text_and_control_tokens_are_encoded_and_decoded(tmp_path: Path) -> None
     assert tokenizer.special_ids == {EOS}
 
 
+def test_many_ids_are_decoded_as_few_are(tmp_path: Path) -> None:
+    tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer()))
+    ids = [*tokenizer.encode("é<think>世界<eos>" * 1000), 0xC3]
+
+    for skip in (False, True):
+        assert tokenizer.decode(ids, skip_special_tokens=skip) == tokenizer.decode(
+            ids[: len(ids) // 2], skip_special_tokens=skip
+        ) + tokenizer.decode(ids[len(ids) // 2 :], skip_special_tokens=skip)
+
+
 def test_facts_come_from_the_config_in_both_spellings(tmp_path: Path) -> None:
     facts = {"eos_token": {"content": "<eos>"}, "bos_token": "<eos>", "chat_template": "{{ x }}"}
     tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer(), **facts))
