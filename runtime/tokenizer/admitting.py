@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from runtime.config import ServerConfig
 from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, Unavailable
@@ -19,6 +20,7 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 
 SHUTS_DOWN = "the server is shutting down"
 _IDS_AT_ONCE = 1 << 16
+Result = TypeVar("Result")
 
 
 class Admitting:
@@ -109,6 +111,10 @@ class Admitting:
             self._release(group)
             group.observer.stage("tokenize", self.clock() - group.started_s)
 
+    async def in_thread(self, work: Callable[[], Result], *, chars: int = 0) -> Result:
+        """Return what `work` (say, a chat template) returns; see `TokeniserThreads.run`."""
+        return await self._threads.run(work, chars=chars)
+
     @contextmanager
     def _noting_refusal(self, group: Group) -> Iterator[None]:
         """Have a call that fails inside count no longer, and its refusal observed."""
@@ -125,7 +131,7 @@ class Admitting:
         if call.input_ids is not None and len(call.input_ids) <= _IDS_AT_ONCE:
             return pack_prompt(call, self.tokenizer, self.limits)
         work = partial(pack_prompt, call, self.tokenizer, self.limits)
-        return await self._threads.run(work, chars=len(call.text or ""))
+        return await self.in_thread(work, chars=len(call.text or ""))
 
     def _reserve(self, group: Group, count: int) -> None:
         self._refuse_if_closed(group)

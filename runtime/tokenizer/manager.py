@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
 
 from runtime.cache_messages import CacheView
 from runtime.config import ServerConfig
@@ -47,7 +46,6 @@ logger = logging.getLogger("umbra.manager")
 _SLICE_TOKENS = 2048
 _LAST_WORDS_S = 1.0
 _NOBODY = Observer()
-Result = TypeVar("Result")
 
 
 class TokenizerManager(Admitting, Asking):
@@ -145,10 +143,6 @@ class TokenizerManager(Admitting, Asking):
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
         work = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await self.in_thread(work, chars=len(text))
-
-    async def in_thread(self, work: Callable[[], Result], *, chars: int = 0) -> Result:
-        """Return what `work` (say, a chat template) returns; see `TokeniserThreads.run`."""
-        return await self._threads.run(work, chars=chars)
 
     # --- life
 
