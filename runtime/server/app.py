@@ -26,6 +26,7 @@ from runtime.server.messages_schema import CountBody, MessagesBody
 from runtime.server.openai_schema import CompletionBody
 from runtime.server.profile import ProfileBody, ProfileRoutes
 from runtime.server.prompt import PromptedBody
+from runtime.server.refuse_full import RefuseFull
 from runtime.server.render import RenderRoutes
 from runtime.server.request_id import EchoRequestId
 from runtime.server.request_record import Recorder, RecordRequests, Watch
@@ -62,6 +63,7 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
     app.state.service = service
     errors.install(app)
     _add_routes(app, service)
+    app.add_middleware(RefuseFull, manager=manager)
     app.add_middleware(KnowCaller)
     if not documented:
         app.add_middleware(RequireKey, api_key=config.api_key, keys=keys)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from runtime.chat.reasoning_counter import Counter
@@ -12,7 +12,7 @@ from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Delta, Finish
 from runtime.tokenizer.manager import TokenizerManager
-from runtime.tokenizer.stream import Bundle
+from runtime.tokenizer.stream import Bundle, ResponseStream
 
 _MAX_RID_CHARS = 256
 
@@ -120,9 +120,13 @@ async def gather(
     The first call that fails ends the others, and its RequestError is raised.
     """
     slots = asyncio.Semaphore(at_once or max(1, len(calls)))
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         bundle = bundle or _bundle(stack, manager, calls)
-        tasks = [asyncio.ensure_future(_one(manager, call, slots, bundle)) for call in calls]
+        streams = await _prepared(stack, manager, calls, bundle, at_once=at_once)
+        tasks = [
+            asyncio.ensure_future(_one(manager, call, slots, bundle, streams.get(number)))
+            for number, call in enumerate(calls)
+        ]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -132,17 +136,21 @@ async def gather(
 
 
 async def _one(
-    manager: TokenizerManager, call: GenerateCall, slots: asyncio.Semaphore, bundle: Bundle | None
+    manager: TokenizerManager,
+    call: GenerateCall,
+    slots: asyncio.Semaphore,
+    bundle: Bundle | None,
+    prepared: ResponseStream | None,
 ) -> list[Answer]:
     answers = [Answer() for _ in range(call.sampling.n)]
-    async with slots, AsyncExitStack() as stack:
-        async for delta in await _started(stack, manager, call, bundle):
+    async with slots, aclosing(prepared or manager.generate(call, bundle)) as stream:
+        async for delta in await _started(call, stream, bundle):
             answers[delta.index].add(delta)
     return answers
 
 
 def _bundle(
-    stack: ExitStack | AsyncExitStack, manager: TokenizerManager, calls: Sequence[GenerateCall]
+    stack: AsyncExitStack, manager: TokenizerManager, calls: Sequence[GenerateCall]
 ) -> Bundle | None:
     """Return the bundle of several calls, as long as `stack` lives."""
     if len(calls) < 2:
@@ -150,15 +158,50 @@ def _bundle(
     return stack.enter_context(manager.under_way(call.rid for call in calls))
 
 
+async def _prepared(
+    stack: AsyncExitStack,
+    manager: TokenizerManager,
+    calls: Sequence[GenerateCall],
+    bundle: Bundle | None,
+    *,
+    at_once: int | None,
+) -> dict[int, ResponseStream]:
+    """Return the streams, by number, of calls that are all sent at once; none of others.
+
+    All are checked before the first is sent: where one is refused, nothing was computed for the
+    others. They are closed with `stack`. Raises RequestError.
+    """
+    if at_once is not None or len(calls) < 2:
+        return {}
+    streams = [manager.generate(call, bundle) for call in calls]
+    for stream in streams:
+        stack.push_async_callback(stream.aclose)
+    tasks = [asyncio.ensure_future(_prepare(stream)) for stream in streams]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return dict(enumerate(streams))
+
+
+async def _prepare(stream: ResponseStream) -> None:
+    # One of several that is aborted by now says so when it is started.
+    with suppress(Aborted):
+        await stream.prepare()
+
+
 async def _started(
-    stack: AsyncExitStack, manager: TokenizerManager, call: GenerateCall, bundle: Bundle | None
+    call: GenerateCall, stream: ResponseStream, bundle: Bundle | None
 ) -> AsyncIterator[Delta]:
     """Send a call; return its deltas. Raises RequestError.
 
     One of several that was aborted before it was sent is no error: it has just that to say.
     """
     try:
-        return aiter(await stack.enter_async_context(manager.generate(call, bundle)))
+        await stream.start()
+        return aiter(stream)
     except Aborted as abort:
         if bundle is None:
             raise
@@ -179,7 +222,15 @@ async def merge(
     """
     async with AsyncExitStack() as stack:
         bundle = _bundle(stack, manager, calls)
-        streams = [await _started(stack, manager, call, bundle) for call in calls[:at_once]]
+        made = await _prepared(stack, manager, calls, bundle, at_once=at_once)
+
+        async def start(number: int) -> AsyncIterator[Delta]:
+            call = calls[number]
+            stream = made.get(number) or manager.generate(call, bundle)
+            stack.push_async_callback(stream.aclose)
+            return await _started(call, stream, bundle)
+
+        streams = [await start(number) for number in range(len(calls[:at_once]))]
         if len(calls) == 1:
             async for delta in streams[0]:
                 yield 0, delta
@@ -195,7 +246,7 @@ async def merge(
                         waiting[asyncio.ensure_future(_next(streams[number]))] = number
                         yield number, delta
                     elif (number := len(streams)) < len(calls):
-                        streams.append(await _started(stack, manager, calls[number], bundle))
+                        streams.append(await start(number))
                         waiting[asyncio.ensure_future(_next(streams[number]))] = number
         finally:
             for task in waiting:

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
 
 from runtime.cache_messages import CacheView
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
-from runtime.errors import Aborted, BadRequest, RequestError, RequestFailed, Unavailable
+from runtime.errors import Aborted, RequestFailed, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
@@ -32,26 +31,24 @@ from runtime.messages import (
     Stop,
 )
 from runtime.profile_messages import Profiled
-from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
+from runtime.tokenizer.admitting import SHUTS_DOWN, Admitting
+from runtime.tokenizer.call import GenerateCall, Limits
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import Observer
 from runtime.tokenizer.questions import Asking, Questions
-from runtime.tokenizer.stream import Bundle, Group, ResponseStream, queue_full, refusal_of
+from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
 
 logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
-_IDS_AT_ONCE = 1 << 16
 _LAST_WORDS_S = 1.0
 _NOBODY = Observer()
-_SHUTS_DOWN = "the server is shutting down"
-Result = TypeVar("Result")
 
 
-class TokenizerManager(Asking):
+class TokenizerManager(Admitting, Asking):
     """Turns calls into scheduler requests, and what comes back into streams.
 
     limits          what a sequence may be
@@ -84,7 +81,8 @@ class TokenizerManager(Asking):
         self._ids = itertools.count(secrets.randbits(48))
         self._threads = TokeniserThreads()
         self._running: dict[int, tuple[Group, Choice]] = {}
-        self._groups: set[Group] = set()
+        # A dictionary for its order: calls are aborted in the order in which they came.
+        self._groups: dict[Group, None] = {}
         self._labels: dict[str, Group] = {}
         self._bundles: set[Bundle] = set()
         self._arriving = 0
@@ -93,21 +91,12 @@ class TokenizerManager(Asking):
 
     # --- what the server calls
 
-    @property
-    def in_flight(self) -> int:
-        """Requests on their way, waiting or running; each of n choices counts."""
-        return self._arriving + len(self._running)
-
-    @property
-    def room(self) -> int:
-        """Requests that may be in flight at once: running and waiting for a row."""
-        return self.config.max_queued_requests + self.rows
-
     def generate(self, call: GenerateCall, bundle: Bundle | None = None) -> ResponseStream:
         """Return the stream of a call; nothing is sent before it is started or read."""
         now_s = self.clock()
         observer = (self.observer if call.measured else _NOBODY).of_call(call.rid, started_s=now_s)
         group = Group(call.rid, started_s=now_s, observer=observer, bundle=bundle)
+        group.share = call.share.name
         return ResponseStream(self, call, group)
 
     @contextmanager
@@ -131,7 +120,7 @@ class TokenizerManager(Asking):
         Their readers get what there is, and finish "abort".
         """
         named = [self._labels[rid]] if rid is not None and rid in self._labels else []
-        groups = [g for g in (list(self._groups) if all else named) if not g.ended]
+        groups = [g for g in (self._groups if all else named) if not g.ended]
         unsent = sum(b.abort_all() if all else b.abort(rid) for b in self._bundles)
         for group in groups:
             if not group.choices:
@@ -154,10 +143,6 @@ class TokenizerManager(Asking):
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
         work = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await self.in_thread(work, chars=len(text))
-
-    async def in_thread(self, work: Callable[[], Result], *, chars: int = 0) -> Result:
-        """Return what `work` (say, a chat template) returns; see `TokeniserThreads.run`."""
-        return await self._threads.run(work, chars=chars)
 
     # --- life
 
@@ -208,7 +193,7 @@ class TokenizerManager(Asking):
         except TimeoutError:
             self._bundles.clear()
             self._socket.send(Abort(list(self._running)))
-            return self._fail_all(Unavailable(_SHUTS_DOWN), "abort")
+            return self._fail_all(Unavailable(SHUTS_DOWN), "abort")
         return 0
 
     def _fail_all(self, error: Unavailable, reason: str) -> int:
@@ -228,42 +213,14 @@ class TokenizerManager(Asking):
         self._socket.send(Shutdown())
         self._threads.close()
 
-    # --- admission: what a stream calls
-
-    async def admit(self, call: GenerateCall, group: Group) -> None:
-        """Tokenise, count and send a call. Raises RequestError; then nothing was sent."""
-        try:
-            self._reserve(group, call.sampling.n)
-            try:
-                prompt = await self._packed(call)
-                self._refuse_if_closed(group)
-                if group.error is not None or group.left:
-                    raise group.error or Aborted("closed before it was sent")
-                took_s = self.clock() - group.started_s
-                self._send(call, group, prompt)
-                group.observer.stage("tokenize", took_s)
-            finally:
-                self._arriving -= call.sampling.n
-                self._check_idle()
-        except RequestError as refusal:
-            group.observer.refused(type(refusal).__name__)
-            raise
-
-    async def _packed(self, call: GenerateCall) -> bytes:
-        """Return the prompt's ids; few are packed sooner than a thread gets the interpreter."""
-        if call.input_ids is not None and len(call.input_ids) <= _IDS_AT_ONCE:
-            return pack_prompt(call, self.tokenizer, self.limits)
-        return await self.in_thread(
-            lambda: pack_prompt(call, self.tokenizer, self.limits), chars=len(call.text or "")
-        )
-
     def leave(self, group: Group) -> None:
         """End what still runs of a group whose reader is gone; once."""
         if group.left:
             return
         group.left = True
+        self._release(group)
         group.notify()
-        self._groups.discard(group)
+        self._groups.pop(group, None)
         if group.label is not None and self._labels.get(group.label) is group:
             del self._labels[group.label]
         gone = [c for c in group.choices if self._running.pop(c.request_id, None) is not None]
@@ -272,43 +229,6 @@ class TokenizerManager(Asking):
         if gone:
             self._socket.send(Abort([choice.request_id for choice in gone]))
         self._check_idle()
-
-    def _reserve(self, group: Group, count: int) -> None:
-        self._refuse_if_closed(group)
-        if group.bundle is not None:
-            group.bundle.sending(group.label)
-        if count > self.room:
-            raise BadRequest(
-                f"n must be at most {self.room} on this server, got {count}", param="n"
-            )
-        if self.in_flight + count > self.room:
-            raise queue_full(self.in_flight, self.last_state)
-        if group.label is not None:
-            if group.label in self._labels:
-                raise BadRequest("a request with this rid is running", param="rid")
-            self._labels[group.label] = group
-        self._groups.add(group)
-        self._arriving += count
-
-    def _send(self, call: GenerateCall, group: Group, prompt: bytes) -> None:
-        seed, turn_id, traced = next(self._seeds), self.tokenizer.turn_id, group.observer.traced
-        requests = make_requests(
-            call, prompt, self.limits, seed=seed, ids=self._ids, turn_id=turn_id, traced=traced
-        )
-        group.choices = make_choices(call, requests, self.tokenizer)
-        for request, choice in zip(requests, group.choices, strict=True):
-            self._running[request.request_id] = (group, choice)
-            self._socket.send(request)
-
-    def _refuse_if_closed(self, group: Group) -> None:
-        if self.dead is not None:
-            raise self._engine_gone()
-        if self.draining and group.bundle not in self._bundles:
-            raise Unavailable(_SHUTS_DOWN)
-
-    def _engine_gone(self) -> Unavailable:
-        message = f"the engine died: {self.dead}"
-        return Unavailable(message, retry_after_s=self._retry_after_s)
 
     # --- messages from the scheduler
 

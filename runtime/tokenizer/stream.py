@@ -21,7 +21,7 @@ from runtime.errors import (
     TimedOut,
     Unavailable,
 )
-from runtime.messages import Refused, State
+from runtime.messages import Generate, Refused, State
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, Delta
 from runtime.tokenizer.observer import Observer
@@ -71,6 +71,9 @@ class Group:
     started_s  clock reading when the call came in
     observer   hears of it
     bundle     what the call is one of
+    share      name of the share that it belongs to
+    prepared   its requests, from when they are checked until they are sent
+    arriving   how many of its requests are counted, but not sent
     """
 
     def __init__(
@@ -85,6 +88,9 @@ class Group:
         self.observer = observer
         self.bundle = bundle
         self.started_s = started_s
+        self.share = ""
+        self.prepared: list[Generate] = []
+        self.arriving = 0
         self.choices: list[Choice] = []
         self.error: RequestError | None = None
         self.left = False
@@ -145,16 +151,29 @@ def refusal_of(message: Refused) -> RequestError:
 
 def queue_full(in_flight: int, state: State | None) -> QueueFull:
     """Return what to raise for a call beyond the queue's bound; `state` is the last heartbeat."""
-    seconds = 1 if state is None else max(1, math.ceil(state.queue_s))
     text = f"{in_flight} requests are waiting or running: try again later"
-    return QueueFull(text, retry_after_s=seconds)
+    return QueueFull(text, retry_after_s=_retry_after_s(state))
+
+
+def share_full(waiting: int, state: State | None) -> QueueFull:
+    """Return what to raise for a call beyond the bound of its share."""
+    text = f"{waiting} requests of this API key are waiting, which is its limit"
+    return QueueFull(text, retry_after_s=_retry_after_s(state))
+
+
+def _retry_after_s(state: State | None) -> int:
+    return 1 if state is None else max(1, math.ceil(state.queue_s))
 
 
 class Owner(Protocol):
     """What a stream needs of the manager."""
 
-    async def admit(self, call: GenerateCall, group: Group) -> None:
-        """Tokenise, count and send the call. Raises RequestError."""
+    async def prepare(self, call: GenerateCall, group: Group) -> None:
+        """Count, tokenise and check the call. Raises RequestError."""
+        ...
+
+    def send(self, call: GenerateCall, group: Group) -> None:
+        """Send the prepared call. Raises RequestError."""
         ...
 
     def leave(self, group: Group) -> None:
@@ -172,19 +191,39 @@ class ResponseStream:
         self._owner = owner
         self._call: GenerateCall | None = call
         self._group = group
+        self._is_prepared = False
+        self._refusal: RequestError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def prepare(self) -> None:
+        """Have the call counted, tokenised and checked, once; nothing is sent.
+
+        Raises what `start` raises, which then raises it again.
+        """
+        if self._call is None or self._is_prepared:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._is_prepared = True
+        try:
+            await self._owner.prepare(self._call, self._group)
+        except BaseException as fault:
+            self._refusal = fault if isinstance(fault, RequestError) else None
+            self._owner.leave(self._group)
+            raise
 
     async def start(self) -> None:
         """Send the call to the engine, once; the way to hear of a refusal before any output.
 
         Raises BadRequest, PromptTooLong, QueueFull, Unavailable or Aborted.
         """
-        call, self._call = self._call, None
-        if call is None:
+        if self._call is None:
             return
-        self._loop = asyncio.get_running_loop()
+        await self.prepare()
+        call, self._call = self._call, None
+        if self._refusal is not None:
+            raise self._refusal
         try:
-            await self._owner.admit(call, self._group)
+            self._owner.send(call, self._group)
         except BaseException:
             self._owner.leave(self._group)
             raise

@@ -37,11 +37,14 @@ class Owner:
         self.may_admit.set()
         self.refusal: Unavailable | None = None
 
-    async def admit(self, call: GenerateCall, group: Group) -> None:
-        """Give the group two choices."""
+    async def prepare(self, call: GenerateCall, group: Group) -> None:
+        """Wait until it may be admitted."""
         await self.may_admit.wait()
         if self.refusal is not None:
             raise self.refusal
+
+    def send(self, call: GenerateCall, group: Group) -> None:
+        """Give the group two choices."""
         group.choices = [choice(0), choice(1)]
 
     def leave(self, group: Group) -> None:

@@ -1,0 +1,109 @@
+"""Which calls are taken: counted from when they are prepared, refused before anything is sent."""
+
+from dataclasses import replace
+
+import pytest
+
+from runtime.errors import Aborted, BadRequest, QueueFull
+from runtime.messages import Abort, Generate
+from runtime.server.runs import gather, merge
+from runtime.share import Share
+from tests.runtime.tokenizer.manager_rig import call, run, running
+from tests.testing.fake_scheduler import silent
+
+
+def test_a_prepared_call_counts_until_it_is_sent_or_left() -> None:
+    async def test() -> None:
+        async with running(silent, max_queued_requests=0, max_running_requests=2) as (
+            manager,
+            fake,
+        ):
+            stream = manager.generate(call([1], n=2))
+            await stream.prepare()
+            assert manager.in_flight == 2
+            assert isinstance(manager.refusal_at_once(Share()), QueueFull)
+
+            await stream.aclose()
+            assert manager.in_flight == 0
+            assert manager.refusal_at_once(Share()) is None
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_a_call_that_is_aborted_between_its_checks_and_its_start_is_not_sent() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call([1], rid="a"))
+            await stream.prepare()
+            assert await manager.abort("a") == 1
+            with pytest.raises(Aborted, match="on request"):
+                await stream.start()
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_a_batch_whose_last_prompt_is_bad_sends_nothing() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            for bad in (call([]), call([1] * 2000), call([1, 1 << 20])):
+                calls = [call([1], rid="a"), call("text"), bad]
+                with pytest.raises(BadRequest):
+                    await gather(manager, calls)
+                with pytest.raises(BadRequest):
+                    async for _ in merge(manager, calls):
+                        pass
+                assert manager.in_flight == 0
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_a_batch_that_does_not_fit_into_the_queue_sends_nothing() -> None:
+    async def test() -> None:
+        async with running(silent, max_queued_requests=1, max_running_requests=2) as (
+            manager,
+            fake,
+        ):
+            with pytest.raises(QueueFull):
+                await gather(manager, [call([k]) for k in range(4)])
+            assert manager.in_flight == 0
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_a_key_with_all_that_may_wait_and_run_is_refused_at_once_and_others_are_not() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, _):
+            one = Share("one", max_running=1, max_queued=1)
+            shared = replace(call([1], n=2), share=one)
+            async with manager.generate(shared):
+                refusal = manager.refusal_at_once(one)
+                assert isinstance(refusal, QueueFull)
+                assert "1 requests of this API key are waiting" in str(refusal)
+                assert manager.refusal_at_once(Share("two", max_running=1, max_queued=1)) is None
+            assert manager.refusal_at_once(one) is None
+
+    run(test)
+
+
+def test_all_calls_are_aborted_in_the_order_in_which_they_came() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            streams = [manager.generate(call([k], rid=f"r{k}")) for k in range(40)]
+            for stream in streams:
+                await stream.start()
+            sent = [request.request_id for request in await fake.saw(Generate, len(streams))]
+
+            assert await manager.abort(all=True) == len(streams)
+            assert await fake.saw(Abort) == [Abort(sent)]
+            for stream in streams:
+                await stream.aclose()
+
+    run(test)
