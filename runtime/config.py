@@ -61,10 +61,10 @@ class ServerConfig:
     tp_size: int = _flag(
         1, "devices, or processes on the CPU, that share the network: 1, 2, 4 or 8", "--tp"
     )
-    dp_size: int = _flag(
+    dp_size: int | Literal["auto"] = _flag(
         1,
         "ranks of --tp-size that attend to requests of their own, with a cache each: 1, or all of"
-        " them with --enable-dp-attention",
+        " them with --enable-dp-attention; auto: all where many requests may run at once, else 1",
         "--dp",
     )
     enable_dp_attention: bool = _flag(
@@ -251,6 +251,14 @@ class ServerConfig:
         "seconds running requests may take to finish after SIGTERM, before they are answered 503",
     )
 
+    @property
+    def replicas(self) -> int:
+        """How many parts of the server have rows and pages of their own.
+
+        Raises ValueError while --dp-size is auto: `runtime.executor.attention_choice` decides.
+        """
+        return int(self.dp_size)
+
 
 def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
@@ -330,6 +338,13 @@ def _check_ranks(config: ServerConfig) -> None:
     tp, dp = config.tp_size, config.dp_size
     if tp not in (1, 2, 4, 8):
         raise ConfigError("--tp-size must be 1, 2, 4 or 8")
+    if dp == "auto":
+        if config.enable_dp_attention:
+            raise ConfigError(
+                f"--dp-size auto decides about --enable-dp-attention: leave that out, or give"
+                f" --dp-size {tp}"
+            )
+        return
     if dp != 1 and not config.enable_dp_attention:
         raise ConfigError(
             f"--dp-size {dp} alone would be {dp} copies of the network: run several servers behind"
