@@ -47,7 +47,7 @@ class _NumberOr:
         self._words = words
 
     def __call__(self, text: str) -> int | str:
-        """Return what `text` says. Raises ArgumentTypeError, which argparse tells."""
+        """Return the value of `text`. Raises ArgumentTypeError, which argparse prints."""
         if text in self._words:
             return text
         try:
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _shape(hint: Any) -> dict[str, Any]:
-    """Return what argparse is told of a field of this type."""
+    """Return argparse's options for a field of this type."""
     if hint is bool:
         return {"action": "store_true"}
     args = typing.get_args(hint)

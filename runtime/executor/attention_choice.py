@@ -20,7 +20,7 @@ from runtime.executor.device_choice import choose_device, choose_settings
 from runtime.executor.host_memory import total_host_bytes
 from runtime.wire.loaded import Facts
 
-__all__ = ["LEAST_ROWS", "WEIGHTS_SHARE", "AttentionChoice", "World", "choose_attention", "why"]
+__all__ = ["LEAST_ROWS", "WEIGHTS_SHARE", "AttentionChoice", "World", "choose_attention", "decide"]
 
 logger = logging.getLogger("umbra.scheduler")
 
@@ -33,7 +33,7 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is known of ranks before any of them is started.
+    """Facts about the ranks that are known before any of them is started.
 
     ranks         how many there are
     rows          that may run at once in each, if each has its own
@@ -49,14 +49,14 @@ class World:
     refusal: str = ""
 
 
-def why(world: World) -> tuple[bool, str]:
+def decide(world: World) -> tuple[bool, str]:
     """Return whether each rank gets rows of its own, and the reason in words."""
     if world.ranks == 1:
         return False, "there is one rank"
     if world.refusal:
         return False, world.refusal
     if world.rows < LEAST_ROWS:
-        return False, f"{world.rows} rows for each rank, and fewer than {LEAST_ROWS} are slower so"
+        return False, f"{world.rows} rows for each rank; fewer than {LEAST_ROWS} are faster shared"
     sizes = (
         f"weights of {world.weight_bytes / _GB:.2f} GB in {world.memory_bytes / _GB:.2f} GB of each"
     )
@@ -77,7 +77,7 @@ class AttentionChoice:
 
     @property
     def facts(self) -> Facts:
-        """What `/server_info` tells."""
+        """The reason, for `/server_info`."""
         return {"dp_size_reason": self.reason} if self.reason else {}
 
 
@@ -89,7 +89,7 @@ def choose_attention(config: ServerConfig, model: Model) -> AttentionChoice:
     """
     if config.dp_size != "auto":
         return AttentionChoice(config)
-    own, reason = why(_world(config, model))
+    own, reason = decide(_world(config, model))
     if own:
         rows = config.max_running_requests
         chosen = replace(

@@ -12,7 +12,7 @@ from layers.models.deepseek_v4.model import V4Model
 from layers.parallel.ranks import HostRanks
 from layers.parallel.shares import Shares
 from runtime.config import ServerConfig
-from runtime.executor.attention_choice import World, choose_attention, why
+from runtime.executor.attention_choice import World, choose_attention, decide
 from runtime.executor.host_memory import weight_bytes
 from tests.testing.tiny_model import CONFIG
 from tests.testing.toy_family import Toy
@@ -28,7 +28,7 @@ FLASH = World(2, rows=8, weight_bytes=91_000_000_000, memory_bytes=126_000_000_0
     [
         (FLASH, True, "8 rows for each rank, weights of 91.00 GB in 126.00 GB"),
         (replace(FLASH, rows=128), True, "128 rows for each rank"),
-        (replace(FLASH, rows=7), False, "7 rows for each rank, and fewer than 8"),
+        (replace(FLASH, rows=7), False, "7 rows for each rank; fewer than 8 are faster shared"),
         (replace(FLASH, ranks=1), False, "there is one rank"),
         (replace(FLASH, refusal="heads are odd"), False, "heads are odd"),
         (replace(FLASH, memory_bytes=113_750_000_000), True, "in 113.75 GB"),
@@ -38,7 +38,7 @@ FLASH = World(2, rows=8, weight_bytes=91_000_000_000, memory_bytes=126_000_000_0
 def test_rows_of_their_own_are_for_many_requests_where_weights_fit(
     world: World, own: bool, reason: str
 ) -> None:
-    chosen, told = why(world)
+    chosen, told = decide(world)
 
     assert chosen is own
     assert reason in told
