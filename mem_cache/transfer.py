@@ -3,7 +3,7 @@
 Both caches have the same groups and byte maps. Each has allocators of its own, so that a unit has
 another id in each; its bits are the same.
 
-    giver   reads its source units, which nobody may give back meanwhile
+    giver   reads its source units, which must not be freed before
     taker   writes them to units that it has allocated
 """
 

@@ -1,4 +1,4 @@
-"""The file of API keys: who may call, with which share of the server.
+"""The file of API keys: their names, and the share of the server that each has.
 
 One key a line (empty lines and lines that begin with # are left out), or JSON:
 
@@ -50,7 +50,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def share(self) -> Share:
-        """Return whose requests those with this key are."""
+        """Return the share that requests with this key belong to."""
         return Share(self.name, self.weight, self.max_running, self.max_queued)
 
 
@@ -87,7 +87,7 @@ def _from_lines(text: str) -> list[ApiKey]:
 def _check(keys: list[ApiKey]) -> None:
     """Raise ValueError for keys that cannot be used."""
     if not keys:
-        raise ValueError("there is no key in it")
+        raise ValueError("the file has no key")
     names, secrets = set[str](), set[str]()
     for number, key in enumerate(keys, start=1):
         if not _NAME.fullmatch(key.name):

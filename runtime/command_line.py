@@ -8,6 +8,7 @@ import difflib
 import sys
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal, NoReturn
 
@@ -39,6 +40,23 @@ class _Words(argparse.Action):
         setattr(namespace, self.dest, tuple(values))
 
 
+class _NumberOr:
+    """Reads a whole number, or one of a few words."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def __call__(self, text: str) -> int | str:
+        """Return the value of `text`. Raises ArgumentTypeError, which argparse prints."""
+        if text in self._words:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            words = " or ".join(self._words)
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor {words}") from None
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return a parser with one flag for each field of `ServerConfig`."""
     parser = _Parser(
@@ -61,10 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _shape(hint: Any) -> dict[str, Any]:
-    """Return what argparse is told of a field of this type."""
+    """Return argparse's options for a field of this type."""
     if hint is bool:
         return {"action": "store_true"}
     args = typing.get_args(hint)
+    words = [word for arg in args if typing.get_origin(arg) is Literal for word in arg.__args__]
+    if int in args and words:
+        return {"type": _NumberOr(words), "metavar": "int"}
     # Before Python 3.14 `int | None` has the one origin, `Literal[...] | None` the other.
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return _shape(next(arg for arg in args if arg is not type(None)))

@@ -56,15 +56,16 @@ class ServerConfig:
         None, "comma-separated key=value pairs that replace entries of config.json"
     )
     device: Literal["auto", "cpu", "cuda"] = _flag(
-        "auto", "what computes; auto: cuda where there is one and its kernels take the network"
+        "auto",
+        "device of the network; auto: cuda where there is one whose kernels support the model",
     )
     tp_size: int = _flag(
         1, "devices, or processes on the CPU, that share the network: 1, 2, 4 or 8", "--tp"
     )
-    dp_size: int = _flag(
+    dp_size: int | Literal["auto"] = _flag(
         1,
-        "ranks of --tp-size that attend to requests of their own, with a cache each: 1, or all of"
-        " them with --enable-dp-attention",
+        "ranks with requests and a cache of their own: 1, or with --enable-dp-attention all of"
+        " --tp-size; auto: all where many requests may run at once, else 1",
         "--dp",
     )
     enable_dp_attention: bool = _flag(
@@ -86,7 +87,7 @@ class ServerConfig:
     )
     deterministic: bool = _flag(
         False,
-        "on CUDA, the same bits for a request in any company and chunking, cold or from the cache;"
+        "on CUDA, the same bits for a request in any batch and chunking, cold or from the cache;"
         " slower; always so on the CPU",
         "--enable-deterministic-inference",
     )
@@ -94,17 +95,17 @@ class ServerConfig:
         None, "longest prompt plus output in tokens; default: the model's"
     )
     sampling_defaults: Literal["model", "openai"] = _flag(
-        "model", "what a request leaves out: as generation_config.json says, or as OpenAI has it"
+        "model", "defaults of sampling parameters: those of generation_config.json, or OpenAI's"
     )
-    random_seed: int | None = _flag(None, "seed for requests that bring none; default: from the OS")
+    random_seed: int | None = _flag(None, "seed for requests without one; default: from the OS")
 
     chat_template: str | None = _flag(
         None, "file with the Jinja template of chats; default: the checkpoint's"
     )
     chat_template_date: str | None = _flag(
         None,
-        "day that chat templates are told, YYYY-MM-DD; default: the day of the start, which stays,"
-        " so that cached prefixes do",
+        "date that chat templates get, YYYY-MM-DD; default: the day of the start, kept while the"
+        " server runs, so that cached prefixes stay valid",
     )
     tool_call_parser: ToolCallParser = _flag(  # noqa: RUF009 - a field
         "auto", "format of the model's tool calls; auto: found from its chat template"
@@ -118,13 +119,13 @@ class ServerConfig:
     api_key: str | None = _flag(None, "require this key as Bearer token; also separates caches")
     api_key_file: str | None = _flag(
         None,
-        "file of keys that are required instead, one a line or JSON with names, weights and limits;"
-        " each has a share of the rows and a cache of its own",
+        "file of API keys, not with --api-key: one a line, or JSON with names, weights and limits;"
+        " each key has its share of the rows and its own cache",
     )
     insecure: bool = _flag(False, "allow a non-loopback --host without a key")
     allowed_hosts: tuple[str, ...] = _flag(
         (),
-        "further names that Host may have on loopback, and sites whose pages may send requests;"
+        "further values of the Host header on loopback, and sites whose pages may send requests;"
         " *: any",
     )
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "least level logged")
@@ -179,7 +180,8 @@ class ServerConfig:
     disable_radix_cache: bool = _flag(False, "reuse nothing between requests")
     eviction_policy: Literal["turns", "lru"] = _flag(
         "turns",
-        "who is evicted first: whom few come back to, as learned; or least recently used",
+        "what is evicted first; turns: what is least likely to be reused (learned); lru: what was"
+        " used least recently",
         "--radix-eviction-policy",
     )
     resume_every_pages: int = _flag(
@@ -240,22 +242,28 @@ class ServerConfig:
         32, "different grammars (schemas, patterns) kept compiled, each in a process of its own"
     )
 
-    watchdog_timeout: float = _flag(300.0, "seconds one forward pass may take before it is hung")
+    watchdog_timeout: float = _flag(
+        300.0, "seconds that one forward pass may take; after them the server counts as hung"
+    )
     restart_scheduler: int = _flag(
         0,
-        "start a scheduler that died or hangs again, with an empty cache, so many times in ten"
-        " minutes at most; meanwhile requests are answered 503; 0: the server ends",
+        "restart a scheduler that died or hangs, with an empty cache, at most so many times in ten"
+        " minutes; meanwhile requests are answered 503; 0: the server ends",
     )
     drain_timeout: float = _flag(
         30.0,
         "seconds running requests may take to finish after SIGTERM, before they are answered 503",
     )
 
+    @property
+    def replicas(self) -> int:
+        """Parts with rows and pages of their own. Raises ValueError while --dp-size is auto."""
+        return int(self.dp_size)
+
 
 def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
     _check_values(config)
-    _check_waiting(config)
     for name in _COUNTS:
         value = getattr(config, name)
         if value is not None and value < 1:
@@ -265,6 +273,16 @@ def check(config: ServerConfig) -> None:
         raise ConfigError("--base-gpu-id must not be negative")
     if (config.max_running_requests or 1) > MOST_ROWS:
         raise ConfigError(f"--max-running-requests must be at most {MOST_ROWS}")
+    _check_pools(config)
+    _check_limits(config)
+    _check_access(config)
+    if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
+        raise ConfigError("--kv-events-config has nothing to publish with --disable-radix-cache")
+    parse_traces_endpoint(config.otlp_traces_endpoint)
+
+
+def _check_pools(config: ServerConfig) -> None:
+    """Raise ConfigError for sizes of steps, graphs and pools that cannot be."""
     chunk = config.chunked_prefill_size
     if chunk is not None and chunk < 1 and chunk != -1:
         raise ConfigError("--chunked-prefill-size must be at least 1, or -1 for whole prompts")
@@ -281,6 +299,34 @@ def check(config: ServerConfig) -> None:
         raise ConfigError("--cuda-graph-bs and --disable-cuda-graph contradict each other")
     if config.namespace_quota == 0:
         raise ConfigError("--namespace-quota 0 would keep nothing: use --disable-radix-cache")
+
+
+def _check_access(config: ServerConfig) -> None:
+    """Raise ConfigError for an address without a key, and for keys that no client can send."""
+    if config.api_key is not None and not is_sendable(config.api_key):
+        raise ConfigError(
+            "--api-key is empty, has blanks at an end, or characters that cannot be printed: "
+            "no client could send it"
+        )
+    if config.api_key is not None and config.api_key_file is not None:
+        raise ConfigError("--api-key and --api-key-file set the same thing: give one")
+    if "" in config.uvicorn_access_log_exclude_prefixes:
+        raise ConfigError(
+            "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
+        )
+    keyed = config.insecure or config.api_key or config.api_key_file
+    if not keyed and not is_loopback(config.host):
+        raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
+
+
+def _check_limits(config: ServerConfig) -> None:
+    """Raise ConfigError for times, and for bounds of grammars and restarts, that cannot be."""
+    for name in ("queue_timeout", "request_timeout"):
+        limit = getattr(config, name)
+        if limit is not None and not 0 < limit < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} must be seconds above 0, and finite")
+    if not 0 <= config.priority_aging < math.inf:
+        raise ConfigError("--priority-aging must be seconds, 0 or more, and finite")
     if not 0 < config.watchdog_timeout < math.inf:
         raise ConfigError("--watchdog-timeout must be seconds above 0, and finite")
     if not 0 <= config.drain_timeout < math.inf:
@@ -296,33 +342,6 @@ def check(config: ServerConfig) -> None:
     for name in ("resume_every_pages", "restart_scheduler"):
         if getattr(config, name) < 0:
             raise ConfigError(f"--{name.replace('_', '-')} must not be negative")
-    if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
-        raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
-    if config.api_key is not None and not is_sendable(config.api_key):
-        raise ConfigError(
-            "--api-key is empty, has blanks at an end, or characters that cannot be printed: "
-            "no client could send it"
-        )
-    if config.api_key is not None and config.api_key_file is not None:
-        raise ConfigError("--api-key and --api-key-file set the same thing: give one")
-    if "" in config.uvicorn_access_log_exclude_prefixes:
-        raise ConfigError(
-            "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
-        )
-    parse_traces_endpoint(config.otlp_traces_endpoint)
-    keyed = config.insecure or config.api_key or config.api_key_file
-    if not keyed and not is_loopback(config.host):
-        raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
-
-
-def _check_waiting(config: ServerConfig) -> None:
-    """Raise ConfigError for times that requests cannot wait."""
-    for name in ("queue_timeout", "request_timeout"):
-        limit = getattr(config, name)
-        if limit is not None and not 0 < limit < math.inf:
-            raise ConfigError(f"--{name.replace('_', '-')} must be seconds above 0, and finite")
-    if not 0 <= config.priority_aging < math.inf:
-        raise ConfigError("--priority-aging must be seconds, 0 or more, and finite")
 
 
 def _check_ranks(config: ServerConfig) -> None:
@@ -330,6 +349,13 @@ def _check_ranks(config: ServerConfig) -> None:
     tp, dp = config.tp_size, config.dp_size
     if tp not in (1, 2, 4, 8):
         raise ConfigError("--tp-size must be 1, 2, 4 or 8")
+    if dp == "auto":
+        if config.enable_dp_attention:
+            raise ConfigError(
+                "--dp-size auto decides about --enable-dp-attention: leave that out, or give"
+                f" --dp-size {tp}"
+            )
+        return
     if dp != 1 and not config.enable_dp_attention:
         raise ConfigError(
             f"--dp-size {dp} alone would be {dp} copies of the network: run several servers behind"

@@ -37,7 +37,7 @@ HINTS = (
     Hint(
         "--data-parallel-size",
         "run several servers behind a router that reads /v1/loads or /metrics, or give"
-        " --tp-size N --dp-size N --enable-dp-attention",
+        " --tp-size N --dp-size N --enable-dp-attention, or --tp-size N --dp-size auto",
         _ONE,
     ),
     Hint(
@@ -346,10 +346,14 @@ def in_our_words(argv: Sequence[str]) -> list[str]:
     """Return `argv` with what vLLM calls data-parallel attention in the words of this server.
 
     `--data-parallel-size N --enable-expert-parallel` is N ranks there; without the second flag,
-    or with `--tp-size`, nothing is changed. Raises ForeignFlag where N is missing.
+    or with `--tp-size`, nothing is changed. `--data-parallel-size auto` is `--dp-size auto`; ranks
+    share experts in any case. Raises ForeignFlag where N is missing.
     """
     size, experts = "--data-parallel-size", "--enable-expert-parallel"
     words = [part for word in argv for part in _split(word, size)]
+    if size in words and words[words.index(size) + 1 :][:1] == ["auto"]:
+        words[words.index(size)] = "--dp-size"
+        return [word for word in words if word != experts]
     if experts not in words or size not in words or {"--tp", "--tp-size"} & _names(words):
         return list(argv)
     at = words.index(size)

@@ -1,4 +1,4 @@
-"""Log-probabilities as arrays, from the step that computes them to the reply that tells them.
+"""Log-probabilities as arrays, from the step that computes them to the reply.
 
 A prompt of thousands of tokens has millions: as objects they would take a hundred bytes each, and
 hold up every stream for as long as it takes to make them. So those of prompts are unpacked a few

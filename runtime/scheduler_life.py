@@ -1,8 +1,8 @@
-"""A server's scheduler from start to end, and the next one where it died: `--restart-scheduler`.
+"""A server's scheduler from start to end, and its restart after a fault: `--restart-scheduler`.
 
 The process of the API lives on. Requests that ran get 503 with Retry-After, and so do new ones
 until another scheduler is ready, whose cache is empty. A scheduler that dies too often ends the
-server: then another one would not help, either.
+server, since another start would not help.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _GONE_S = 10.0
 
 
 class Restarts:
-    """How often a scheduler may be started again.
+    """Counts restarts of a scheduler, and limits them.
 
     most  starts in any `RESTART_WINDOW_S`
     """
@@ -41,7 +41,7 @@ class Restarts:
         self.count = 0
 
     def take(self, now_s: float) -> bool:
-        """Count a start, and say whether it may be."""
+        """Count a restart; return whether it is allowed."""
         while self._times and now_s - self._times[0] >= RESTART_WINDOW_S:
             self._times.popleft()
         if len(self._times) >= self._most:
@@ -52,7 +52,7 @@ class Restarts:
 
 
 class SchedulerLife:
-    """The scheduler's process with the sockets to it; another one takes their place after a death.
+    """The scheduler's process with the sockets to it; a restart replaces both.
 
     process, messages  of the scheduler that runs now
     restarts           how often another one may be started

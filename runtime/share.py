@@ -1,4 +1,4 @@
-"""Whose requests compete for rows: a share is an API key, or a client address."""
+"""Shares of the rows, for which requests compete: one for each API key or client address."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ ADDRESS_MARK = "@"
 class Share(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of the server that a request belongs to.
 
-    name         of an API key, or an address behind `ADDRESS_MARK`; "": of everybody else
+    name         of an API key, or an address behind `ADDRESS_MARK`; "": all other requests
     weight       a share of weight 2 gets twice the tokens of one of weight 1; above 0
     max_running  its requests that may hold a row at once; None: no limit
     max_queued   its requests that may wait for a row; None: no limit
@@ -24,7 +24,7 @@ class Share(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShareState(msgspec.Struct, frozen=True):
-    """What becomes of the requests of a share.
+    """Counts of the requests of a share.
 
     waiting  those that wait for a row now
     running  those that hold one

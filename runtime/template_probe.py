@@ -1,4 +1,4 @@
-"""A checkpoint's chat template, tried once in a process that may die of it.
+"""Tries a checkpoint's chat template once, in a process of its own that may crash.
 
 A template is a program: it can run for ever, or take all memory. Before a server serves one it
 renders a few ordinary chats here, with the kernel's limits on time and memory.

@@ -1,4 +1,4 @@
-"""What `--otlp-traces-endpoint` may say."""
+"""Parses `--otlp-traces-endpoint`."""
 
 import importlib.util
 import os
@@ -60,7 +60,7 @@ def parse_traces_endpoint(text: str | None) -> TracesEndpoint | None:
 
 
 def check_extra(endpoint: TracesEndpoint | None) -> None:
-    """Raise ConfigError where what makes and sends traces there is not installed."""
+    """Raise ConfigError where the packages that make and send traces are not installed."""
     if endpoint is None:
         return
     for name in ("sdk", f"exporter.otlp.proto.{endpoint.protocol}"):

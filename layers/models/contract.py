@@ -184,6 +184,16 @@ class Model(Protocol):
         """Return the advice to whom its weights on a CUDA device are too large, None for none."""
         ...
 
+    def own_rows_bytes(self, device: str, settings: Settings, world: int) -> int:
+        """Return about how many bytes of weights each of `world` ranks with rows of its own has.
+
+        device  type of device, "cpu" or "cuda"
+
+        Raises ConfigFault where no rank of this model has rows of its own, UnevenShares where so
+        many ranks cannot share its experts.
+        """
+        ...
+
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None
     ) -> Network:

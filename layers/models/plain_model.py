@@ -144,14 +144,22 @@ class CpuModel(Generic[ConfigT]):
         del settings
         return None
 
+    def own_rows_bytes(self, device: str, settings: Settings, world: int) -> int:
+        """Raise ConfigFault: there are no ranks with rows of their own; see `Model`."""
+        del device, settings, world
+        raise self._no_own_rows()
+
+    def _no_own_rows(self) -> ConfigFault:
+        kind = self.facts.model_type
+        return ConfigFault(f"ranks with rows of their own are not for model_type {kind}")
+
     def numbers(self, device: torch.device, settings: Settings, ranks: Ranks) -> Numbers:
         """Return how the network computes. Raises ConfigFault for what does not suit."""
-        kind = self.facts.model_type
         if device.type == "cuda":
             self.check_cuda()
         if ranks.shares.attention == "data":
-            raise ConfigFault(f"ranks with rows of their own are not for model_type {kind}")
-        return Numbers(device, settings, kind, self.formats)
+            raise self._no_own_rows()
+        return Numbers(device, settings, self.facts.model_type, self.formats)
 
 
 class ChunkStep(Protocol):

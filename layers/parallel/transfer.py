@@ -1,4 +1,4 @@
-"""Units copied between the pools of ranks: one exchange, whatever goes from whom to whom."""
+"""Copies units between the pools of ranks, in one exchange for all pairs of ranks."""
 
 from collections.abc import Sequence
 

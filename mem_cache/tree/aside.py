@@ -1,4 +1,4 @@
-"""Pages that are not to be trusted: what a request may have spoilt, and how it leaves the tree."""
+"""Removes pages that a request may have spoilt from a tree: no match finds them any more."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ __all__ = ["below", "only_of", "set_aside", "top_of"]
 
 
 def set_aside(cache: ShadowRadixCache, node: int) -> int:
-    """Let no match find a page from now on, nor what follows it; return how many pages go.
+    """Hide a page, and all pages below it, from matches; return how many pages that are.
 
-    What nobody has locked is evicted, the rest as others are. Locks stay valid, and whoever has one
-    may go on below. A node that has left the tree, or is aside, is let be.
+    Unlocked ones are evicted now, the others like any page later. Locks stay valid, and their
+    owners may add pages below. A node that has left the tree, or is hidden, is left as it is.
     """
     core, tree = library(), cache.arrays.pointer
     if core.tree_set_aside(tree, node) <= 0:

@@ -1,4 +1,4 @@
-"""What another tree has as well: it goes first where room is needed."""
+"""Evicts first what another tree has a copy of."""
 
 from mem_cache.tree.core.binding import library
 from mem_cache.tree.handles import Match
@@ -8,11 +8,11 @@ __all__ = ["cool"]
 
 
 def cool(cache: ShadowRadixCache, match: Match) -> None:
-    """Have what was matched be evicted first, since another tree has a copy of it.
+    """Make what was matched the first to be evicted, since another tree has a copy of it.
 
     That is the last page, all above it that nothing else needs, and the resume point. Nothing
     changes where the last page is locked, or where others follow it: then requests branch there,
-    and it is no mere duplicate. The next use makes it young again.
+    and it is more than a duplicate. The next use makes it recent again.
     """
     arrays, point = cache.arrays, match.point
     number = 0

@@ -144,7 +144,7 @@ def run(task: RankTask, lines: RankLineWriter) -> None:
 
 def attention_shares(config: ServerConfig) -> AttentionShares:
     """Return how ranks share attention: with as many replicas as ranks, each has its own rows."""
-    return "data" if config.dp_size > 1 else "tensor"
+    return "data" if config.replicas > 1 else "tensor"
 
 
 def _joined(task: RankTask, device: torch.device) -> Ranks:

@@ -1,8 +1,8 @@
 """Whether records on the device change only where a step may write: `--check-every-step`.
 
 Of each unit that a step may write a digest is kept. Before a step everything that it reads, and a
-few units besides in turn, must still have theirs. A kernel that writes beside its place, a page
-that two own, a copy that went elsewhere: each is found no later than the damaged unit is read.
+few more units in turn, must still have theirs. A kernel that writes out of bounds, a page with two
+owners, a copy to the wrong place: each is found no later than the damaged unit is read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -110,7 +110,7 @@ class _Pool:
         self._digests.update(zip(wanted, self._digest(wanted), strict=True))
 
     def verify(self, units: Iterable[int]) -> None:
-        """Raise IntegrityError for a unit that is another than when it was written."""
+        """Raise IntegrityError for a unit that has changed since it was written."""
         known = [unit for unit in self._watched(units) if unit in self._digests]
         for unit, digest in zip(known, self._digest(known), strict=True):
             if digest != self._digests[unit]:
@@ -135,7 +135,7 @@ class _Pool:
 
 
 def _sums(view: UnitView, units: Sequence[int]) -> Tensor:
-    """Return a number of the bytes of each unit, [k] int64; a changed byte changes it."""
+    """Return a digest of the bytes of each unit, [k] int64; a changed byte changes it."""
     data = view.read(units).view(view.bytes.shape[0], len(units), -1)
     pad = -data.shape[2] % 8
     words = torch.nn.functional.pad(data, (0, pad)).view(torch.int64)

@@ -1,4 +1,4 @@
-"""What OpenAI's API tells about a generation, under the names of the native dialect too."""
+"""Facts about a generation from OpenAI's API, under the names of the native dialect."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ class TokenUsage:
 
 
 def generation_facts(finish_reason: str | None, usage: Facts | None, logprobs: Any) -> Facts:
-    """Return `meta_info` of a generation: what the API tells, and what follows from it."""
+    """Return `meta_info` of a generation: the API's facts, and what follows from them."""
     told: Facts = {"finish_reason": finish_reason, "usage": usage, "logprobs": logprobs}
     for name in ("prompt_tokens", "completion_tokens"):
         if usage and usage.get(name) is not None:

@@ -1,4 +1,4 @@
-"""The blocks that one server's cache has, as its events tell."""
+"""The blocks in one server's cache, by its cache events."""
 
 from collections.abc import Iterable, Sequence
 

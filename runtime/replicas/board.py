@@ -1,4 +1,4 @@
-"""What a router knows of its replicas: their caches, and what it sent them.
+"""What a router knows of its replicas: their caches, and the requests it sent them.
 
 A prompt counts as cached where its blocks are, by the replica's events, or where they are being
 computed for an earlier request. What a replica has yet to compute is counted here, exactly: no
@@ -25,12 +25,12 @@ _MOST_MARKS = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class RoutedRequest:
-    """A request on its way.
+    """A request in flight.
 
     keys      of its prompt; None where it has none that is known
-    replica   where it was sent; None before
+    replica   that it was sent to; None before
     uncached  tokens of its prompt that the replica had to compute when it was sent
-    answered  something of the answer has come
+    answered  the first bytes of the answer have arrived
     """
 
     keys: PromptKeys | None
@@ -44,7 +44,7 @@ class ReplicaView:
     """One replica as it is known here.
 
     index    its cache, by events
-    requests on their way there
+    requests in flight there
     sent     blocks of these requests' prompts
     marks    of prompts sent there, oldest first: beginnings of blocks that it may have
     served   requests sent there so far
@@ -82,7 +82,7 @@ class Board:
 
     @contextmanager
     def index(self, name: str) -> Iterator[BlockIndex]:
-        """Yield the cache of a replica, to be changed; one that is forgotten has one for nobody."""
+        """Yield the cache index of a replica, to be changed; that of an unknown one is not kept."""
         with self._lock:
             view = self._replicas.get(name)
             yield BlockIndex() if view is None else view.index
@@ -112,7 +112,7 @@ class Board:
             return chosen.replica
 
     def answered(self, routed: RoutedRequest) -> None:
-        """Note that something of the answer has come: the prompt is computed."""
+        """Note that an answer has begun, so that its prompt is computed."""
         routed.answered = True
 
     def done(self, routed: RoutedRequest) -> None:

@@ -2,7 +2,7 @@
 
 Everything is counted in prompt tokens that a replica has yet to compute, the unit of both sides
 of the decision: a match saves tokens of this request, a queue is tokens of others before it. So
-nobody has to know how fast a replica is. A prefix that is used more than one replica can serve
+the speed of a replica need not be known. A prefix that is used more than one replica can serve
 spreads by itself: the queue there grows until another replica computes the prefix once, and has
 it from then on.
 """
@@ -25,7 +25,7 @@ class Candidate:
     waiting_tokens  prompt tokens that requests sent there before still have to compute
     running         requests that run there, decoding ones included
     intake_tokens   prompt tokens computed there lately (`Intake`), which displace others from the
-                    cache; 0 for all where nobody counts them
+                    cache; 0 for all where they are not counted
     """
 
     replica: str
@@ -37,7 +37,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCosts:
-    """What things cost beside waiting and computing, in prompt tokens.
+    """Costs besides waiting and computing, in prompt tokens.
 
     leave_share   of the tokens that the longest match saves over another replica, times the share
                   of the prompt that these are: so many more must wait at it before it is left. A

@@ -1,9 +1,9 @@
-"""`python -m runtime.replicas`: start the replicas on Ray Serve, and stop them when told.
+"""`python -m runtime.replicas`: start the replicas on Ray Serve, and stop them on a signal.
 
 SIGTERM and SIGINT drain and end all. SIGHUP replaces the replicas one after the other, each once
 its requests are answered: a rolling upgrade, where the checkout has changed.
 
-Exit codes: 0 told to stop, 1 a fault, 2 flags that cannot be served, or Ray is not installed.
+Exit codes: 0 stopped by a signal, 1 a fault, 2 flags that cannot be served, or no Ray installed.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ _INSTALL = "replicas need Ray Serve and httpx: pip install -e '.[cpu,ray]'"
 
 
 def run(argv: list[str]) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal stops it; return the exit code."""
     try:
         settings = read_settings(argv)
         if any(importlib.util.find_spec(name) is None for name in ("ray", "httpx")):

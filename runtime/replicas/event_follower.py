@@ -1,14 +1,13 @@
-"""Follows the cache events of one server: an index of its cache is exact, or known not to be.
+"""Follows the cache events of one server: its index is exact, or marked as not current.
 
     SUB     [topic, number, payload]          live batches, numbered without a gap
     DEALER  [number] -> batches from it on    a replay, after a gap and at the start
             [b"snapshot"] -> all blocks       where the gap is older than what the server keeps
 
 While batches are missing the index is not `current`, and nothing is routed by it. A subscription
-takes effect at some time after it was made, and the last batch before a pause may be lost with
-nothing after it to show the gap: so in silence the follower asks for a replay of what it lacks.
-The numbers are of one publisher's life: another one, also at the same address, needs another
-follower.
+takes effect some time after it was made, and when the last batch before a pause is lost no later
+one shows the gap: so after a silence the follower requests a replay of all later batches. Numbers
+begin again with each publisher: another one, at the same address too, needs another follower.
 """
 
 import logging
@@ -27,9 +26,9 @@ __all__ = ["EventFollower", "EventSource", "IndexOwner"]
 logger = logging.getLogger("umbra.replicas")
 
 _POLL_MS = 200
-# After so long without a batch the follower asks whether there are any.
+# After so long without a batch the follower requests a replay.
 _SILENCE_POLLS = 5
-# A replay that does not come by then is requested again.
+# A replay that has not arrived by then is requested again.
 _REPLAY_POLLS = 25
 _MOST_WAITING = 100_000
 
@@ -43,7 +42,7 @@ class EventSource(NamedTuple):
 
 
 class IndexOwner(Protocol):
-    """Whose index a follower keeps: `Board`, for one."""
+    """Owner of the indexes that followers keep: `Board`, for one."""
 
     def index(self, name: str) -> Any:
         """Return a context manager that yields the `BlockIndex` of a server, to be changed."""
@@ -97,8 +96,8 @@ class EventFollower:
             while not self._stop.is_set():
                 self._turn()
         except Exception:
-            # What is known no longer follows the server: it must not be routed by.
-            logger.exception("the cache events of %s are not followed any more", self._name)
+            # The index is out of date from now on: nothing may be routed by it.
+            logger.exception("stopped following the cache events of %s", self._name)
             with self._owner.index(self._name) as index:
                 index.current = False
         finally:
@@ -186,7 +185,7 @@ class EventFollower:
         """Begin anew from a snapshot; where the server has none, from nothing."""
         came, self._came = self._came, []
         if not came:
-            logger.warning("%s gives no snapshot of its cache", self._name)
+            logger.warning("%s has sent no snapshot of its cache", self._name)
             self._forget()
             self._ask("rest")
             return

@@ -1,4 +1,4 @@
-"""What the front of several servers needs of whatever runs them."""
+"""The interface between the front and what runs the servers."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole reply of one replica; status 0: it could not be had."""
+    """A whole reply of one replica; status 0: there was none."""
 
     replica: str
     status: int
@@ -45,7 +45,7 @@ class Reply:
     body: bytes
 
     def json(self) -> object:
-        """Return what the body says, None where it is no JSON."""
+        """Return the parsed body, None where it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except msgspec.DecodeError:

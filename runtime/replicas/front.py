@@ -1,4 +1,4 @@
-"""The one address of several servers: which request goes where, and what becomes of the reply.
+"""The one address of several servers: routes requests and relays replies.
 
     a request with a prompt     to the replica with its prefix (`board`)
     a continued response        to the replica that keeps it
@@ -6,8 +6,8 @@
     what concerns all           to all (`overview`)
     anything else               to the replica with the least to do
 
-A client that hangs up ends the work for it. A replica that dies before its reply began is replaced
-by another one.
+A request is aborted when its client disconnects. If a replica dies before its reply has begun, the
+request is sent to another one.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ __all__ = ["Front", "Keys"]
 
 logger = logging.getLogger("umbra.replicas")
 
-# A request whose replica dies before it says anything is sent again, so often in all.
+# Most attempts of a request whose replicas die before they reply.
 _ATTEMPTS = 3
 _RETRY_AFTER_S = 5
-# What a browser says of the page that sent a request; it was judged here.
+# Headers that the front has checked, and that do not apply to a replica.
 _JUDGED_HERE = frozenset({b"host", b"origin", b"content-length"})
 # Headers that Ray's proxy writes into each reply.
 _WRITTEN_BEFORE = frozenset({b"date", b"server", b"x-request-id"})
-# Questions that are answered at once, also where there is no replica to wait for.
+# Paths that are answered at once even without a replica.
 _PROBES = frozenset({"/health", "/ping", "/ready", "/health_generate"})
 _RESPONSE = re.compile(r"/v1/responses/[^/]+")
 _ONE = re.compile(r"/replicas/([^/]+)(/.*)")
 
 
 class Keys(Protocol):
-    """Finds what the prompt of a request is looked up by."""
+    """Finds the lookup keys of a request's prompt."""
 
     async def of(self, request: HttpRequest) -> PromptKeys | None:
         """Return the keys, None for a request without a prompt or one to be refused."""

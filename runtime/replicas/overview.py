@@ -1,4 +1,4 @@
-"""What concerns all replicas at once: operations on each, and facts of all in one reply."""
+"""Operations on all replicas at once, and facts of all of them in one reply."""
 
 import html
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; }
 td, th { padding: .2rem 1rem; text-align: right; }
 td:first-child, th:first-child { text-align: left; }
 </style></head><body><h1>Replicas</h1>
-<table><tr><th>cache of</th><th>requests on their way</th><th>prompt tokens to compute</th>
+<table><tr><th>cache of</th><th>requests in flight</th><th>prompt tokens to compute</th>
 <th>served</th><th>pages cached</th><th>cache known</th></tr>
 """
 
@@ -66,10 +66,10 @@ class Overview:
 
     def _own_metrics(self) -> str:
         gauges = {
-            "requests": "Requests that the front has sent and whose replies have not ended.",
+            "requests": "Requests in flight to the replica.",
             "waiting_tokens": "Prompt tokens of these requests that are still to be computed.",
             "blocks": "Cached pages of the replica that the front knows of.",
-            "current": "1 while the front knows the replica's cache exactly.",
+            "current": "1 while the front's index of the replica's cache is exact.",
         }
         known = self._board.describe()
         lines: list[str] = []

@@ -1,8 +1,8 @@
-"""What a prompt is looked up by: hashes of its whole blocks, and of beginnings of its last one.
+"""Lookup keys of a prompt: hashes of its whole blocks, and of beginnings of its last one.
 
 The hashes of whole blocks are those of the servers' cache events. Servers also reuse beginnings of
-blocks, which no event tells of: for these there are *marks*, every few tokens, and a router
-remembers where it sent which.
+blocks, which are in no event: for these there are *marks*, every few tokens, and a router
+remembers to which replicas it sent each.
 """
 
 import hashlib

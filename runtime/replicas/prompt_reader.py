@@ -1,8 +1,8 @@
 """Reads the prompt out of a request, in any dialect, by the code that answers requests.
 
-The server's own application runs here on a manager that sends nothing: it notes the call that the
-request comes to, and refuses it. So keys, salts, chat templates and every check mean here what
-they mean on a server, and a request that a server would refuse has no prompt.
+The server's own application runs here on a manager without a scheduler: it records the call that
+the request becomes, and refuses it. So keys, salts, chat templates and checks work exactly as on a
+server, and a request that a server would refuse has no prompt.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Prompt(NamedTuple):
 
 
 class _NoSocket:
-    """Where the messages to a scheduler would go."""
+    """Stands in for the socket to a scheduler."""
 
     def send(self, message: object) -> None:
         """Do nothing."""

@@ -34,14 +34,14 @@ logger = logging.getLogger("umbra.replicas")
 
 _HEALTH_PERIOD_S = 1.0
 _HEALTH_TIMEOUT_S = 10.0
-# A replica says where its events are once it is up; it is polled so often.
+# Interval at which replicas are polled for the addresses of their events.
 _STATS_PERIOD_S = 1.0
-# The replies of a server that died may still tell so before its actor is gone.
+# Time for error replies to leave before the actor of a dead server ends.
 _LAST_WORDS_S = 0.3
 # The servers bound their queues themselves.
 _MOST_ONGOING = 100_000
 _SET_BY_RAY = ("OMP_NUM_THREADS",)
-# Of load above the target: a server takes that long to start, at least.
+# How long load must exceed the target: a server takes at least as long to start.
 _UPSCALE_DELAY_S = 10.0
 
 
@@ -79,7 +79,7 @@ class Server:
             await stream.aclose()
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Return where this server's cache events are, and what its prompts are like."""
+        """Return the addresses of this server's cache events, and facts for reading prompts."""
         return dict(self._server.facts)
 
     async def check_health(self) -> None:
@@ -88,7 +88,7 @@ class Server:
             raise RuntimeError("the server does not answer")
 
     async def __del__(self) -> None:
-        """Stop the server; Serve calls this when no request is on its way any more."""
+        """Stop the server; Serve calls this when no request is in flight any more."""
         if hasattr(self, "_watching"):  # else it never started, and there is nothing to stop
             self._watching.cancel()
             await self._server.stop()
@@ -129,7 +129,7 @@ class RayFleet:
 
 
 class RayKeys:
-    """Reads prompts once a server has told what they are like."""
+    """Reads prompts, once a server has published the facts that this needs."""
 
     def __init__(self, settings: Settings, hash_key: bytes) -> None:
         self._settings = settings
@@ -153,7 +153,7 @@ class RayKeys:
         )
 
     async def _load(self) -> PromptReader | None:
-        """Return the reader; None where this node has not what the servers have."""
+        """Return the reader; None where this node lacks the model's files."""
         if self._cannot:
             return None
         try:
@@ -161,13 +161,15 @@ class RayKeys:
             self._reader = await asyncio.to_thread(PromptReader, config, facts)
         except (ConfigError, OSError) as fault:
             self._cannot = True
-            logger.error("prompts cannot be read here, the load alone decides: %s", fault)
+            logger.error(
+                "cannot read prompts on this node, so requests are routed by load alone: %s", fault
+            )
         return self._reader
 
 
 @serve.ingress()
 class FrontDoor:
-    """The actor that clients' requests come to, by Serve's HTTP proxies."""
+    """The actor that gets clients' requests from Serve's HTTP proxies."""
 
     def __init__(
         self, servers: "DeploymentHandle[Any]", settings: Settings, hash_key: bytes
@@ -177,14 +179,14 @@ class FrontDoor:
         self._keys = RayKeys(settings, hash_key)
 
     async def reconfigure(self, config: Any) -> None:
-        """Meet the servers before the first request does."""
+        """Connect to a server before the first request arrives."""
         routed = RoutedRequest(None)
         async for _ in self._fleet.open(HttpRequest("GET", "/version", [], b""), routed):
             pass
         shared.DESK.board.done(routed)
 
     def __serve_build_asgi_app__(self) -> Any:
-        """Return the front behind the checks that each server makes, too."""
+        """Return the front behind the same checks of keys and origins as on a server."""
         config = self._settings.config
         app: Any = Front(self._fleet, shared.DESK.board, self._keys)
         keys = () if config.api_key_file is None else read_api_keys(config.api_key_file)
@@ -199,7 +201,7 @@ def build(
     """Return the application, to be run by `serve.run`.
 
     hash_key     32 bytes, of the hashes of salted prompts
-    environment  variables that each server gets beside its node's
+    environment  variables of each server, besides its node's
     gpus         that each server reserves
     """
     scaling: dict[str, Any] = {"num_replicas": settings.replicas}

@@ -1,4 +1,4 @@
-"""Ray Serve's router of requests to servers: it asks the board. Runs in the front's process."""
+"""Ray Serve's request router: it places requests by the board, in the front's process."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ class PrefixRouter(RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Return the replica for a request; the others are for when it does not answer."""
+        """Return the replica for a request; the others are the fallback if it does not answer."""
         named = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         request = pending_request.args[0] if pending_request and pending_request.args else None
         if not isinstance(request, HttpRequest) or not named:
@@ -38,7 +38,7 @@ class PrefixRouter(RequestRouter):
         if request.replica is not None:
             if routed is not None and routed.keys is not None and request.replica in named:
                 shared.DESK.board.place(routed, [request.replica])
-            # One that is gone: any other says so.
+            # Any other replica answers that this one is gone.
             return [[named.get(request.replica, candidate_replicas[0])]]
         if routed is None:
             return [candidate_replicas]

@@ -1,4 +1,4 @@
-"""The application on a Ray cluster: deployed, replaced and shut down as signals ask."""
+"""The application on a Ray cluster: deployed, and replaced or shut down by signals."""
 
 import logging
 import os
@@ -21,19 +21,20 @@ logger = logging.getLogger("umbra.replicas")
 
 _APP = "umbra"
 _KEEP_IDLE_S = 75
-# Threads of servers, and where they find what they are made of, are the caller's.
+# Servers have the caller's number of threads and search path, not those that Ray sets.
 _PASSED_ON = ("OMP_NUM_THREADS", "PYTHONPATH")
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-class _Wishes:
-    """What signals ask for: the end, or new replicas.
+class _Signals:
+    """What signals have requested: to stop, or to replace the replicas.
 
-    starting  the end is wanted at once: KeyboardInterrupt is raised
+    arrived   set by each signal
+    starting  SIGINT and SIGTERM raise KeyboardInterrupt, since nothing is served yet
     """
 
     def __init__(self) -> None:
-        self.news = threading.Event()
+        self.arrived = threading.Event()
         self.starting = True
         self.stop = False
         self.renew = False
@@ -45,20 +46,66 @@ class _Wishes:
         if self.starting:
             raise KeyboardInterrupt
         self.stop = True
-        self.news.set()
+        self.arrived.set()
 
     def _on_renew(self, *_: object) -> None:
         self.renew = True
-        self.news.set()
+        self.arrived.set()
+
+    def wait(self) -> None:
+        """Wait for a signal that has not been waited for."""
+        self.arrived.wait()
+        self.arrived.clear()
 
 
 def serve_replicas(settings: Settings) -> int:
-    """Serve until told to stop; return the exit code. Raises RuntimeFault."""
-    config = settings.config
-    local = settings.ray_address is None
+    """Serve until a signal stops it; return the exit code. Raises RuntimeFault."""
+    config, local = settings.config, settings.ray_address is None
+    _start_serve(settings, local=local)
+    hash_key = secrets.token_bytes(HASH_KEY_BYTES)
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    signals = _Signals()
+
+    def deploy() -> None:
+        app = build(settings, hash_key, environment, gpus=_gpus(settings), local=local)
+        serve.run(app, name=_APP, route_prefix="/")
+
+    def upgrade() -> None:
+        logger.info("replacing the replicas, one after the other")
+        try:
+            deploy()
+        except RuntimeError as fault:
+            logger.error("not all replicas were replaced; the old ones go on serving: %s", fault)
+
+    try:
+        deploy()
+        signals.starting = False
+        logger.info("%d replicas at http://%s:%d", settings.replicas, config.host, config.port)
+        while not signals.stop:
+            signals.wait()
+            if signals.renew and not signals.stop:
+                signals.renew = False
+                upgrade()
+        logger.info("stopping: requests in flight may finish")
+        return 0
+    except KeyboardInterrupt:
+        return 0
+    except RuntimeError as fault:
+        raise RuntimeFault(f"Ray Serve: {fault}") from fault
+    finally:
+        signals.starting = False
+        if local:
+            serve.shutdown()
+        else:
+            serve.delete(_APP)
+        ray.shutdown()
+
+
+def _start_serve(settings: Settings, *, local: bool) -> None:
+    """Connect to the cluster, or start one, and start Serve's proxies. Raises RuntimeFault."""
     try:
         ray.init(
-            # Not None: that would be any cluster that was started here before.
+            # Not None: that would join any cluster that runs on this machine.
             address=settings.ray_address or "local",
             include_dashboard=False if local else None,
             runtime_env={"env_vars": {"PYTHONPATH": str(_ROOT)}},
@@ -70,49 +117,11 @@ def serve_replicas(settings: Settings) -> int:
     serve.start(
         proxy_location="HeadOnly" if local else "EveryNode",
         http_options={
-            "host": config.host,
-            "port": config.port,
+            "host": settings.config.host,
+            "port": settings.config.port,
             "keep_alive_timeout_s": _KEEP_IDLE_S,
         },
     )
-    hash_key = secrets.token_bytes(HASH_KEY_BYTES)
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    wishes = _Wishes()
-
-    def deploy() -> None:
-        app = build(settings, hash_key, environment, gpus=_gpus(settings), local=local)
-        serve.run(app, name=_APP, route_prefix="/")
-
-    def upgrade() -> None:
-        logger.info("replacing the replicas, one after the other")
-        try:
-            deploy()
-        except RuntimeError as fault:
-            logger.error("the replicas were not all replaced, those that run stay: %s", fault)
-
-    try:
-        deploy()
-        wishes.starting = False
-        logger.info("%d replicas at http://%s:%d", settings.replicas, config.host, config.port)
-        while not wishes.stop:
-            wishes.news.wait()
-            wishes.news.clear()
-            if wishes.renew and not wishes.stop:
-                wishes.renew = False
-                upgrade()
-        logger.info("stopping: requests on their way may finish")
-        return 0
-    except KeyboardInterrupt:
-        return 0
-    except RuntimeError as fault:
-        raise RuntimeFault(f"Ray Serve: {fault}") from fault
-    finally:
-        wishes.starting = False
-        if local:
-            serve.shutdown()
-        else:
-            serve.delete(_APP)
-        ray.shutdown()
 
 
 def _gpus(settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""One server as a child process, from its start to its end: what a replica owns."""
+"""The child process of one server, from its start to its end; each replica owns one."""
 
 import asyncio
 import contextlib
@@ -118,7 +118,7 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Hold a loopback port: nobody else is given it, and a server may listen on it (on Linux)."""
+    """Reserve a loopback port that a server of ours may still listen on (on Linux)."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What `python -m runtime.replicas` is told: how many servers, where, and each server's flags."""
+"""Command line of `python -m runtime.replicas`: how many servers, where, and their flags."""
 
 import argparse
 import dataclasses
@@ -14,7 +14,7 @@ from runtime.supervision import resolve
 __all__ = ["Settings", "build_parser", "read_settings"]
 
 _PROGRAM = "python -m runtime.replicas"
-# Each replica has its own; a client's flags of these say where the front is.
+# Given flags are those of the front; each replica gets its own address.
 _OF_THE_FRONT = ("--host", "--port")
 MOST_REPLICAS = 1024
 
@@ -28,8 +28,7 @@ class Settings:
     ray_address   of a cluster that runs; None: one is started for this command
     cpus, gpus    of a node that each replica reserves; gpus None: as many as it has ranks, where
                   the cluster has any
-    target_requests  requests on their way that each replica is to have, where there are more of
-                  them than that another replica is started
+    target_requests  requests in flight for each replica; above it another replica is started
     flags         of `launch_server.py` for each replica, without address
     config        what these flags say, with paths filled in
     """
@@ -79,13 +78,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--replicas", type=int, default=2, help="servers, each with its own cache")
     parser.add_argument(
-        "--max-replicas", type=int, help="more servers under load, up to so many; default: no more"
+        "--max-replicas", type=int, help="most servers under load; default: --replicas"
     )
     parser.add_argument(
-        "--target-requests", type=float, default=16.0, help="per server, before there are more"
+        "--target-requests",
+        type=float,
+        default=16.0,
+        help="requests in flight for each server; above it another one is started",
     )
     parser.add_argument(
-        "--ray-address", help="of a running cluster (auto: this machine's); default: a new one"
+        "--ray-address",
+        help="address of a running cluster (auto: this machine's); default: a new cluster",
     )
     parser.add_argument("--replica-cpus", type=float, default=0.0, help="cores that each reserves")
     parser.add_argument("--replica-gpus", type=int, help="GPUs that each reserves")
@@ -101,7 +104,7 @@ def read_settings(argv: list[str]) -> Settings:
     known, flags = build_parser().parse_known_args(argv)
     config = resolve(parse_args(flags))
     if config.kv_events_config is not None:
-        raise ConfigError("--kv-events-config is set for each replica: leave it away")
+        raise ConfigError("--kv-events-config is set for each replica: leave it out")
     if config.restart_scheduler:
         raise ConfigError("--restart-scheduler: Ray starts a replica again whose scheduler died")
     most = known.replicas if known.max_replicas is None else known.max_replicas

@@ -27,8 +27,8 @@ class HttpRequest:
     """A client's request.
 
     path     raw, with the query if there is one
-    number   by which the router knows it; -1: any replica may take it
-    replica  that alone is meant; None: whichever is chosen
+    number   identifies it to the router; -1: any replica may take it
+    replica  the only one that may take it; None: the router chooses
     """
 
     method: str
@@ -52,7 +52,7 @@ class Head:
 
 
 class UpstreamFailed(Exception):
-    """The server could not be reached, or broke off."""
+    """The server could not be reached, or closed the connection early."""
 
 
 def open_client(url: str) -> httpx.AsyncClient:
@@ -69,7 +69,7 @@ def open_client(url: str) -> httpx.AsyncClient:
 async def forward(
     client: httpx.AsyncClient, request: HttpRequest
 ) -> AsyncGenerator[Head | bytes, None]:
-    """Yield the head of the reply, then its body in pieces; closing it hangs up.
+    """Yield the head of the reply, then its body in pieces; closing it disconnects.
 
     Raises UpstreamFailed where the server breaks off, before the head or after it.
     """

@@ -1,4 +1,4 @@
-"""Ends requests whose time is over: without a row in time, or not done in time."""
+"""Ends requests whose time limit has passed: in the queue, or as a whole."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ INTERVAL_S = 0.05
 
 
 class Deadlines:
-    """Looks at the requests of a replica.
+    """Time limits of the requests of a replica.
 
     at_rest  makes a request one that can be ended now; None: it has ended
     send     sends refusals
@@ -40,7 +40,7 @@ class Deadlines:
         self._due_s = 0.0
 
     def expire(self, now_s: float) -> None:
-        """End the requests whose time is over. Looks at them every `INTERVAL_S`."""
+        """End the requests whose time limit has passed. Checks them every `INTERVAL_S`."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + INTERVAL_S

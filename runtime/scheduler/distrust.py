@@ -1,4 +1,4 @@
-"""What numbers that were not finite may have spoilt in the cache: nobody goes on from it."""
+"""Sets aside the cached pages that NaN or infinite numbers may have spoilt: none is reused."""
 
 from mem_cache.spec import div_ceil
 from mem_cache.tree.aside import below, only_of, set_aside, top_of
@@ -13,14 +13,14 @@ __all__ = ["Distrust"]
 class Distrust:
     """Sets pages of a tree aside. Each method returns how many.
 
-    events  is told of them, if given
+    events  publishes that they are gone; None: nothing is published
     """
 
     def __init__(self, cache: ShadowRadixCache, events: KvEvents | None) -> None:
         self._cache, self._events = cache, events
 
     def own(self, request: Request) -> int:
-        """Set aside what a running request left in the tree and nobody else has."""
+        """Set aside the pages that a running request added to the tree and no other one uses."""
         lock, page = request.holding.lock, self._cache.spec.page_size
         if lock is None:
             return 0
@@ -28,9 +28,9 @@ class Distrust:
         return self._set_aside(only_of(self._cache, lock, first=first))
 
     def suspect(self, request: Request) -> int:
-        """Set aside what a request that is finite now started from at first (`Request.suspect`).
+        """Set aside the first start of a request that is finite on its second try (`suspect`).
 
-        Whoever came first has replaced it already.
+        Does nothing where another request has replaced that page already.
         """
         top = top_of(self._cache, self._found(request).node)
         return self._set_aside(top) if top == request.suspect else 0
@@ -41,7 +41,7 @@ class Distrust:
         return self._set_aside(match.node) if match.full_tokens == request.total else 0
 
     def suspect_of(self, request: Request) -> int:
-        """Return the first page of what a running request started from; 0 if that is nothing."""
+        """Return the first cached page that a running request started from; 0 for none."""
         lock = request.holding.lock
         return top_of(self._cache, lock.node) if lock and request.holding.full_matched else 0
 

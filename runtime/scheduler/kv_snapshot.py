@@ -1,4 +1,4 @@
-"""The blocks stored now, as the events so far add up: what a reader that lost some begins with.
+"""The blocks stored now, by all events so far: the snapshot for a reader that lost events.
 
 A block costs its tokens, four bytes each, and some 200 bytes: 1.2 kB for a page of 256.
 """
@@ -13,7 +13,7 @@ __all__ = ["StoredBlocks"]
 
 
 class StoredBlocks:
-    """All blocks by rank, each after the one that it follows, as events told them in that order."""
+    """All blocks by rank, in the order of their events: each one after its parent."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, dict[int, tuple[int | None, np.ndarray]]] = {}

@@ -1,4 +1,4 @@
-"""Prefixes that one replica has and a request in another one needs: copied, not computed again.
+"""Copies cached prefixes from one replica to another one where a request needs them.
 
 A request is admitted as from a hit. Just before, the prefix that another replica has is copied:
 full pages, and the window and state of the resume point. All of it happens in one turn:
@@ -7,10 +7,10 @@ full pages, and the window and state of the resume point. All of it happens in o
     launch  one exchange copies all units, before anything else of the step; the locks are released
 
 So nothing is held from one turn to the next, whatever ends a request. A step copies a bounded
-number of bytes. A longer prefix is copied in pieces of whole pages, in as many steps; its request
-waits meanwhile, and its pieces are pages of the tree like others.
+number of bytes. A longer prefix is copied in pieces of whole pages, in as many steps. Its request
+waits until the last one; its pieces are ordinary pages of the tree.
 
-Who has no room computes. What is not copied is counted as computed again.
+Where there is no room for a copy, the prefix is computed again, and counted as such.
 
 The giver's copy is evicted first, if it is no more than this prefix: its request goes on in the
 taker, and so will the next turn.

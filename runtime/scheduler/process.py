@@ -21,6 +21,7 @@ from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.attention_choice import choose_attention
 from runtime.executor.loading import load_model, logit_rows
 from runtime.executor.pool_names import pool_facts, pools_in_words
 from runtime.executor.rank_group import start_ranks
@@ -121,6 +122,8 @@ def build_scheduler(
     private_folder  for the sockets of ranks, where there are several
     """
     model = read_model(folder, config.override_config)
+    choice = choose_attention(config, model)
+    config = choice.config
     traces = open_traces(config)
     keep_freed_memory()
     if config.tp_size > 1:
@@ -142,7 +145,9 @@ def build_scheduler(
         replica.stats.cuda_graph = loaded.told.graphs
     words = pools_in_words(loaded.told.cache, loaded.told.sizes)
     logger.info("KV pools, %s records: %s", loaded.told.cache.record_format, words)
-    return scheduler, _ready(config, given, model.facts, loaded.told, publisher)
+    ready = _ready(config, given, model.facts, loaded.told, publisher)
+    ready.info.update(choice.facts)
+    return scheduler, ready
 
 
 def _settings(
@@ -182,7 +187,7 @@ def _residencies(
             rows=given.max_running_requests,
             event_sink=None if publisher is None else publisher.of_rank(rank),
         )
-        for rank in range(config.dp_size)
+        for rank in range(config.replicas)
     ]
 
 
@@ -273,11 +278,11 @@ def _replica_facts(config: ServerConfig, given: DeviceSizes, tokens: int) -> Fac
     """
     return {
         "tp_size": config.tp_size,
-        "dp_size": config.dp_size,
+        "dp_size": config.replicas,
         "enable_dp_attention": config.enable_dp_attention,
-        "max_running_requests": config.dp_size * given.max_running_requests,
+        "max_running_requests": config.replicas * given.max_running_requests,
         "tokens_per_replica": tokens,
-        "max_total_num_tokens": config.dp_size * tokens,
+        "max_total_num_tokens": config.replicas * tokens,
     }
 
 

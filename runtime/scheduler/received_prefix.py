@@ -1,7 +1,7 @@
-"""A prefix that was computed elsewhere, on its way into a tree: units for it, and its nodes.
+"""Puts a prefix that another replica computed into a tree: allocates its units, adds its nodes.
 
-The nodes are there at once. What the units hold is copied before the next step is computed, so that
-whoever starts from them finds it: see `runtime.scheduler.prefix_copies`.
+The nodes are added at once. The contents of the units are copied before the next step is computed,
+which may start from them: see `runtime.scheduler.prefix_copies`.
 """
 
 from collections.abc import Sequence

@@ -1,18 +1,18 @@
-"""How fast waiting requests get rows: what an estimate of the waiting time is made of."""
+"""The rate at which waiting requests get rows, for estimates of the waiting time."""
 
 from collections import deque
 
 __all__ = ["StartRate"]
 
-# Starts before this are no news, but for the last one.
+# Only starts of the last seconds count, and at least one.
 WINDOW_S = 10.0
 MOST_STARTS = 4096
-# Beyond this nobody can tell.
+# Longest estimate.
 LONGEST_S = 600.0
 
 
 class StartRate:
-    """The times at which requests got rows, of all replicas. One thread writes, any reads."""
+    """The times at which requests of all replicas got rows. One thread writes, any may read."""
 
     def __init__(self) -> None:
         self._starts = deque[float](maxlen=MOST_STARTS)
@@ -25,7 +25,7 @@ class StartRate:
             starts.popleft()
 
     def seconds_for(self, requests: int, now_s: float) -> float:
-        """Return how long it takes until so many more have got rows, at the rate of late.
+        """Return how long it takes until so many more have rows, at the recent rate.
 
         0 where there are none, or where nothing has started yet. A rate falls while nothing starts.
         """

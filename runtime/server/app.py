@@ -135,7 +135,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/", cache.page, get)
     spans = {"type": "integer", "minimum": 1, "maximum": MAX_SPANS, "default": DEFAULT_SPANS}
     limit = {"name": "max_spans", "in": "query", "schema": spans}
-    ranks = {"type": "integer", "minimum": 0, "maximum": service.config.dp_size - 1, "default": 0}
+    ranks = {"type": "integer", "minimum": 0, "maximum": service.replicas - 1, "default": 0}
     replica = {"name": "replica", "in": "query", "schema": ranks}
     _add(app, "/cache", cache.cache, get, parameters=[limit, replica])
     _add(app, "/flush_cache", info.flush_cache, post)

@@ -48,7 +48,7 @@ class CacheRoutes:
     def __init__(self, service: Service) -> None:
         """Read the page once. Raises OSError where it is not beside this module."""
         self._manager = service.manager
-        self._replicas = service.config.dp_size
+        self._replicas = service.replicas
         self._views = SharedViews(service.manager)
         self._page = PAGE.read_text("utf-8")
         self._headers = {

@@ -1,7 +1,7 @@
-"""Who sent the request that is being answered.
+"""The sender of the request that is being answered.
 
-Plans of all dialects need it and none of them sees the connection: it is kept for the task that
-answers, and the tasks which that one starts.
+Plans of all dialects need it, and none of them sees the connection. So it is a context variable of
+the task that answers, and of the tasks started by it.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ NOBODY = Share()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and how long it wants to wait.
+    """A sender of requests, and how long its requests may take.
 
     share      its share of the rows
-    tenant     what its cache namespaces are made of; None: what those of all callers are
-    timeout_s  that its requests may take; None: the server's own limit
+    tenant     part of its cache namespaces; None: it shares those of all such callers
+    timeout_s  longest time of its requests; None: the server's own limit
     """
 
     share: Share = NOBODY
@@ -34,7 +34,7 @@ _caller: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B0
 
 
 def caller() -> Caller:
-    """Return who sent the request that is being answered; nobody's outside of a server."""
+    """Return the sender of the request that is being answered; a default outside of a server."""
     return _caller.get()
 
 

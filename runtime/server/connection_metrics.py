@@ -1,4 +1,4 @@
-"""Connections as metrics: how many are open, how many were closed, what is not read."""
+"""Metrics of connections: how many are open and were closed, and bytes not read yet."""
 
 from collections.abc import Iterable
 
@@ -22,7 +22,7 @@ class ConnectionCollector(Collector):
         self._unread = unread
 
     def collect(self) -> Iterable[Metric]:
-        """Yield gauges, and how many connections the server has closed of itself."""
+        """Yield gauges, and how many connections the server itself has closed."""
         names = ["model_name"]
         opened = GaugeMetricFamily("umbra:connections_open", "Open connections", labels=names)
         opened.add_metric(self._labels, self._connections.count)
@@ -32,7 +32,7 @@ class ConnectionCollector(Collector):
         unread.add_metric(self._labels, self._unread.total_bytes)
         closed = CounterMetricFamily(
             "umbra:connections_closed",
-            "Connections closed for a new one (idle), or because nobody read (unread)",
+            "Connections closed for a new one (idle), or as the client did not read (unread)",
             labels=[*names, "reason"],
         )
         closed.add_metric([*self._labels, "idle"], self._connections.closed_for_others)

@@ -28,7 +28,7 @@ class CustomGrammar(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CustomFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`format` of a custom tool; a grammar is in `grammar`, in `/v1/responses` beside the type."""
+    """`format` of a custom tool; its grammar is in `grammar`, in `/v1/responses` next to `type`."""
 
     type: str
     grammar: CustomGrammar | None = None
@@ -61,7 +61,7 @@ class CustomTool(msgspec.Struct, frozen=True, omit_defaults=True):
         return grammar.definition
 
     def parameters(self, where: str) -> dict[str, Any]:
-        """Return the schema of the function that it is to the model. Raises BadRequest."""
+        """Return the schema of the function that the model sees instead. Raises BadRequest."""
         pattern = self.pattern(where)
         text = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
         return {

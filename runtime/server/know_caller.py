@@ -1,4 +1,4 @@
-"""Finds out who sent a request: whose key it has, or where it comes from."""
+"""Finds the sender of a request: by its API key, or by its address."""
 
 import ipaddress
 
@@ -13,15 +13,15 @@ __all__ = ["KnowCaller"]
 
 _TIMEOUT = b"x-request-timeout"
 LONGEST_TIMEOUT_S = 86_400.0
-# A household has a network of so many bits of IPv6 addresses.
+# One client may use all IPv6 addresses of a network with a prefix of so many bits.
 _V6_BITS = 64
 
 
 class KnowCaller:
-    """ASGI middleware that notes the caller: its key where it was told one, else its address.
+    """ASGI middleware that sets the caller: the API key of a request, else its address.
 
     A key's share and tenant come in the scope's state, from `RequireKey`. Answers 400 to an
-    X-Request-Timeout that is no number of seconds.
+    X-Request-Timeout that is not a number of seconds.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -43,7 +43,7 @@ class KnowCaller:
 
 
 def _timeout_s(scope: Scope) -> float | None:
-    """Return the seconds that the client gives the request. Raises BadRequest."""
+    """Return the client's own time limit in seconds. Raises BadRequest."""
     values = [value for name, value in scope["headers"] if name == _TIMEOUT]
     if not values:
         return None

@@ -1,4 +1,4 @@
-"""Work that is cut into turns of the event loop, so that nobody's events wait for all of it."""
+"""Long work cut into turns of the event loop, so that other events do not wait for all of it."""
 
 import asyncio
 from collections import deque

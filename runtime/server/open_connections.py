@@ -21,10 +21,10 @@ PROBES = 32
 
 
 class Closable(Reader, Protocol):
-    """What is closed: a connection."""
+    """A connection that may be closed for another one."""
 
     def abandon(self) -> bool:
-        """Close it at once; False where something is still to be written to it."""
+        """Close it at once; return False while a reply is still to be written to it."""
         ...
 
 
@@ -81,7 +81,7 @@ class OpenConnections:
             self._idle[connection] = None
 
     def set_busy(self, connection: Closable) -> None:
-        """Note that the request of a connection is there."""
+        """Note that a connection has received a whole request."""
         self._idle.pop(connection, None)
 
     def remove(self, connection: Closable) -> None:

@@ -22,7 +22,7 @@ def now(metric: str, by: str = "") -> str:
 
 
 def rate(metric: str, by: str = "") -> str:
-    """Return what a counter grows by in a second, likewise."""
+    """Return the rate of a counter in a second, likewise."""
     return f"sum{_by(by)}(rate({metric}{_CHOSEN}{_RANGE}))"
 
 
@@ -32,17 +32,17 @@ def most(metric: str, by: str = "") -> str:
 
 
 def ratio(part: str, whole: str, by: str = "") -> str:
-    """Return what one counter grows by for each 1 of another, likewise."""
+    """Return the ratio of the rates of two counters, likewise."""
     return f"{rate(part, by)} / {rate(whole, by)}"
 
 
 def mean(histogram: str, by: str = "") -> str:
-    """Return the mean of what a histogram saw lately, likewise."""
+    """Return the recent mean of a histogram, likewise."""
     return ratio(f"{histogram}_sum", f"{histogram}_count", by)
 
 
 def quantile(share: float, histogram: str, by: str = "") -> str:
-    """Return what `share` of what a histogram saw lately did not exceed, likewise."""
+    """Return the recent quantile `share` of a histogram, likewise."""
     buckets = rate(f"{histogram}_bucket", ", ".join(filter(None, ("le", by))))
     return f"histogram_quantile({share}, {buckets})"
 

@@ -1,4 +1,4 @@
-"""Requests that are refused before anything reads them: ambiguous, too long, or in crumbs.
+"""Refuses requests before they are read: ambiguous, too long, or in many tiny chunks.
 
 A proxy in front may take another end for the end of such a request, and what follows for the next
 client's. h11 refuses contradicting lengths itself, and a head that grows beyond its bound; a head

@@ -77,7 +77,7 @@ class CallRecord(_Forwarding):
     sent_s         when it went to the scheduler; None before
     first_token_s  when a client that streams could have its first token
     refusal        why it was not admitted
-    choices        those of which there were news, by index
+    choices        those with an event so far, by index
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class CallRecord(_Forwarding):
         if stage == "tokenize":
             self.sent_s = self.started_s + seconds
 
-    def begun(self, index: int, news: Output) -> None:
-        """Note how long a choice took until its first news."""
+    def begun(self, index: int, first: Output) -> None:
+        """Note how long a choice took until its first output."""
         choice = self._choice(index)
         choice.begun = True
-        choice.queue_s, choice.prefill_s = news.queue_s, news.prefill_s
-        choice.chunks, choice.grammar_s = news.chunks, news.grammar_s
+        choice.queue_s, choice.prefill_s = first.queue_s, first.prefill_s
+        choice.chunks, choice.grammar_s = first.chunks, first.grammar_s
 
     def first_token(self, seconds: float) -> None:
         """Note when the first choice had its first token."""
@@ -129,7 +129,7 @@ class CallRecord(_Forwarding):
 
     @property
     def answered_s(self) -> float | None:
-        """When it had its first token, by the scheduler where no client streams it."""
+        """Time of its first token, by the scheduler's times where the client does not stream."""
         if self.first_token_s is not None or self.sent_s is None:
             return self.first_token_s
         begun = [c.queue_s + c.prefill_s for c in self.choices.values() if c.begun]
@@ -141,10 +141,10 @@ class RequestRecord:
     """One HTTP request and its outcome.
 
     scope      as ASGI has it
-    started_s  clock reading when its head was there; `started_ns` is the Unix time of then
+    started_s  clock reading when its head had arrived; `started_ns` is the Unix time of it
     ended_s    when its reply had ended, or its client had gone
     status     of the reply; None where there was none
-    traced     whether more is to be told of its calls, see `Generate.traced`
+    traced     whether the scheduler sends more of its calls, see `Generate.traced`
     calls      in the order in which they were made
     """
 
@@ -163,7 +163,7 @@ class RequestRecord:
 
     @property
     def rid(self) -> str | None:
-        """Its name: the client's `rid`, else its X-Request-Id."""
+        """Its id: the client's `rid`, else its X-Request-Id."""
         labels = (call.label for call in self.calls if call.label is not None)
         plain = plain_request_id(self.scope)
         return next(labels, None) or (plain.decode() if plain is not None else None)

@@ -1,4 +1,4 @@
-"""Requests that a web page sends in its visitor's name: refused, before routing.
+"""Refuses cross-site requests, which a web page sends from its visitor's browser, before routing.
 
 A browser lets any page send a request without a body to any address, and a page whose own name
 resolves to this machine (DNS rebinding) read the reply, too. So on loopback the server answers to

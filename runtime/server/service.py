@@ -104,6 +104,12 @@ class Service:
         return service
 
     @property
+    def replicas(self) -> int:
+        """How many parts of the server have rows and pages of their own, as the scheduler said."""
+        told = self.manager.ready.info.get("dp_size", self.config.dp_size)
+        return told if isinstance(told, int) else 1
+
+    @property
     def model_name(self) -> str:
         """Name of the model in the API."""
         return served_name(self.config)

@@ -1,4 +1,4 @@
-"""`structured_outputs`: what the output must be, as vLLM's clients say it."""
+"""`structured_outputs`: the grammar of the output, in the fields of vLLM's clients."""
 
 import json
 from typing import Any

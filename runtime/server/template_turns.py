@@ -57,7 +57,7 @@ def template_tools(body: ChatBody) -> list[dict[str, Any]] | None:
 
 
 def template_variables(body: ChatBody, reads: Collection[str]) -> dict[str, Any]:
-    """Return what the client tells the template besides.
+    """Return the template variables that the client sets itself.
 
     reads  the names that the template reads: what switches thinking goes by several, and an
            effort switches it, too, where the template has no levels

@@ -41,7 +41,7 @@ class _Allowed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What a request says of calls.
+    """Whether and which tools a request lets the model call.
 
     must      an answer has to call a tool
     names     of the tools that may be called; None: all

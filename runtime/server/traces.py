@@ -40,7 +40,7 @@ __all__ = ["Traces", "exporter_to"]
 
 logger = logging.getLogger("umbra.traces")
 
-# GET is for health checks, scrapes and pages: too many, and of no use.
+# GET is for health checks, scrapes and pages, whose traces would be many and of no use.
 _TRACED_METHODS = ("POST", "PUT", "DELETE")
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -54,7 +54,7 @@ _LOOK_S = 0.02
 
 
 def exporter_to(endpoint: TracesEndpoint) -> SpanExporter:
-    """Return what sends spans to a collector; headers and such as OTEL_EXPORTER_OTLP_* say."""
+    """Return an exporter to a collector; OTEL_EXPORTER_OTLP_* give it headers and the rest."""
     if endpoint.protocol == "http":
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
 
@@ -104,7 +104,7 @@ class Traces:
         return lambda: self._end(root, record)
 
     async def close(self, limit_s: float) -> None:
-        """Send what is left, for so many seconds at most; then drop it."""
+        """Send the spans that are left, for at most so many seconds; then drop them."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="traces")
         closing.start()
         until_s = time.monotonic() + limit_s
@@ -192,7 +192,7 @@ def _at(record: RequestRecord, clock_s: float) -> int:
 
 
 def _facts(record: RequestRecord, model_name: str) -> dict[str, AttributeValue | None]:
-    """Return attributes of a request, in the words of OpenTelemetry's conventions."""
+    """Return attributes of a request, named by OpenTelemetry's conventions."""
     refusals = [call.refusal for call in record.calls if call.refusal is not None]
     failed = record.status is None or record.status >= 400
     facts: dict[str, AttributeValue | None] = {
@@ -231,7 +231,7 @@ class _Seldom(logging.Handler):
         self._next_s = now_s + WARNING_INTERVAL_S
         fault = record.exc_info[1] if record.exc_info else None
         more = "" if fault is None else f" {type(fault).__name__}: {fault}"
-        logger.warning("traces are not sent as they should be: %s%s", record.getMessage(), more)
+        logger.warning("traces may be lost: %s%s", record.getMessage(), more)
 
 
 def _log_seldom() -> None:

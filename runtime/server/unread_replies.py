@@ -1,4 +1,4 @@
-"""Clients that do not read what they asked for: bounds on the time and the memory that they take.
+"""Clients that do not read their replies: bounds on the time and the memory that they take.
 
 What a client does not read stays in its connection's write buffer, and the rest of its reply, or
 its request's output, in this process. Such a connection is closed once it takes too little in
@@ -51,7 +51,7 @@ class UnreadReplies:
     """Connections whose write buffers are full; belongs to one event loop.
 
     most_bytes  that all of them may hold
-    ended       connections that were closed because nobody read
+    ended       connections that were closed because their clients did not read
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class UnreadReplies:
         self._look_soon = loop.call_later(_LOOK_S, self._look) if self._marks else None
 
     def _end(self, reader: Reader, unread: int) -> None:
-        logger.warning("closed a connection that does not read: %d bytes were unread", unread)
+        logger.warning("closed a connection whose client does not read: %d bytes unread", unread)
         self.ended += 1
         reader.give_up()
         self.remove(reader, big=True)

@@ -44,15 +44,15 @@ class Observer:
         """Return the observer of one call.
 
         label      the client's name for it
-        started_s  clock reading when it came in
+        started_s  clock reading when it arrived
         """
         return self
 
     def stage(self, stage: Stage, seconds: float) -> None:
-        """Note how long a choice was in a stage that it has behind it."""
+        """Note how long a choice was in a stage that has ended."""
 
-    def begun(self, index: int, news: Output) -> None:
-        """Note the first news of a choice of the call."""
+    def begun(self, index: int, first: Output) -> None:
+        """Note the first output of a choice of the call."""
 
     def first_token(self, seconds: float) -> None:
         """Note the time from a call to the first token of one of its choices."""

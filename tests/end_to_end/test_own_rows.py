@@ -9,7 +9,11 @@ from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.test_ranks import NEW, POOLS, prompt, same_until_close
 from tests.testing.server_process import ServerProcess, running_server
 
-OWN_ROWS = ("--device", "cpu", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
+# As many rows as make the server choose such ranks.
+OWN_ROWS = (
+    *("--device", "cpu", "--tp-size", "2", "--dp-size", "auto"),
+    *("--max-running-requests", "16"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,11 @@ def test_ranks_with_rows_of_their_own_choose_the_tokens_of_one(
         same = list(pool.map(lambda ids: same_until_close(joint, alone, ids), prompts))
 
     assert sum(same) > 0.8 * NEW * len(lengths)
-    states = joint.get("/server_info")["internal_states"]
+    info = joint.get("/server_info")
+    assert (info["dp_size"], info["enable_dp_attention"]) == (2, True)
+    assert info["dp_size_reason"].startswith("8 rows for each rank, weights of 0.00 GB")
+    assert info["max_running_requests"] == 16
+    states = info["internal_states"]
     assert all(state["computed_prompt_tokens"] > 0 for state in states)
 
 

@@ -38,6 +38,8 @@ def engine_of(folder: Path) -> Iterator[tuple[Engine, list[int]]]:
         device="cpu",
         full_pages=16,
         tp_size=2,
+        dp_size="auto",
+        max_running_requests=8,
     ) as engine:
         processes = [pid for pid in descendants(os.getpid()) if pid not in before]
         assert len(running(RANK_MAIN, processes)) == 2
@@ -58,12 +60,14 @@ def test_two_ranks_answer_and_leave_nothing(tmp_path: Path, sockets: Path) -> No
     with engine_of(tmp_path) as (engine, _):
         alone = engine.generate(input_ids=PROMPTS[1], sampling_params=GREEDY)
         both = engine.generate(input_ids=PROMPTS, sampling_params=GREEDY)
-        memory = engine.server_info()["rank_memory"]
+        info = engine.server_info()
 
     assert both[1]["output_ids"] == alone["output_ids"]
     assert [len(reply["output_ids"]) for reply in both] == [NEW] * 2
     assert both[1]["meta_info"]["cached_tokens"] > 0
-    assert [part["rank"] for part in memory] == [0, 1]
+    assert [part["rank"] for part in info["rank_memory"]] == [0, 1]
+    assert info["dp_size"] == 1
+    assert "fewer than 8" in info["dp_size_reason"]
     assert not list(sockets.iterdir())
 
 

@@ -82,6 +82,7 @@ def test_minus_one_is_a_value_not_a_flag() -> None:
         (["--completely-unrelated-words"], "unknown flag --completely-unrelated-words"),
         (["serve"], "unexpected argument serve"),
         (["--port", "many"], "invalid int value"),
+        (["--dp", "some"], "'some' is no whole number, nor auto"),
         (["--dtype", "float16"], "invalid choice"),
         (["--port"], "expected one argument"),
     ],
@@ -152,8 +153,25 @@ def test_data_parallel_attention_is_asked_for_in_sglangs_or_vllms_words(line: st
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "--tp 4 --dp auto",
+        "--tp-size 4 --dp-size=auto",
+        "--tp 4 --data-parallel-size auto",
+        "--tp 4 --data-parallel-size=auto --enable-expert-parallel",
+    ],
+)
+def test_the_server_is_left_to_choose_in_any_of_these_words(line: str) -> None:
+    config = parse_args(line.split())
+
+    assert (config.tp_size, config.dp_size, config.enable_dp_attention) == (4, "auto", False)
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
+        ("--tp 4 --dp auto --enable-dp-attention", "leave that out, or give --dp-size 4"),
+        ("--tp 3 --dp auto", "--tp-size must be 1, 2, 4 or 8"),
         ("--dp 4", "run several servers behind a router"),
         ("--tp 4 --dp 4", "or add --enable-dp-attention"),
         ("--tp 4 --dp 2 --enable-dp-attention", "both are the same"),

@@ -112,6 +112,10 @@ class Toy:
     def smaller(self, settings: Settings) -> str | None:
         """Return no advice."""
 
+    def own_rows_bytes(self, device: str, settings: Settings, world: int) -> int:
+        """Refuse, as it does any ranks."""
+        raise UnevenShares("this family is not shared")
+
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None
     ) -> "ToyNetwork":

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,13 +21,14 @@ from layers.models.deepseek_v4.config import (
     pool_spec,
     resolve_record_format,
 )
-from layers.models.deepseek_v4.expert_form import expert_form, smaller_form
+from layers.models.deepseek_v4.expert_form import expert_bytes, expert_form, smaller_form
 from layers.models.deepseek_v4.layout import cache_spec
 from layers.models.deepseek_v4.network import DeepseekV4
 from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
 from layers.models.deepseek_v4.pools import KvPools
 from layers.models.json_fields import ConfigFault
-from layers.parallel.ranks import OneRank, Ranks
+from layers.parallel.ranks import HostRanks, OneRank, Ranks
+from layers.parallel.shares import Shares
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import ChunkStep, StepSizes
 from layers.steps.decode_rows import DecodeRows
@@ -34,6 +36,7 @@ from layers.steps.decode_step import DecodeStep
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from layers.steps.pieces import Capture, PrefillPieces
 from layers.steps.reference.reference_step import ReferenceStep
+from layers.weights.part import Part
 from mem_cache.spec import CacheSpec, PoolSizes
 
 __all__ = ["QuantisedV4", "ReferenceV4", "V4Model", "angles", "read"]
@@ -86,6 +89,28 @@ class V4Model:
     def smaller(self, settings: Settings) -> str | None:
         """Return what would make the weights smaller; see `Model`."""
         return smaller_form(self.config, self._form(settings))
+
+    def own_rows_bytes(self, device: str, settings: Settings, world: int) -> int:
+        """Return the bytes of a rank's weights; see `Model`.
+
+        On CUDA experts count in the smallest form that flags allow. All else counts as bfloat16,
+        although projections are fp8 there.
+        """
+        on_cuda, ranks = device == "cuda", HostRanks(Shares(0, world, "data"))
+        plain = replace(settings, dtype="bfloat16") if on_cuda else settings
+        experts = rest = 0
+        for name, target in self.build(torch.device("meta"), plain, ranks).named_weights():
+            weight = target.target if isinstance(target, Part) else target
+            # Plain numbers are tensors.
+            size = cast(Tensor, weight).nbytes
+            if ".experts." in name:
+                experts += size
+            else:
+                rest += size
+        if on_cuda:
+            form = self._form(replace(settings, weight_bytes=0))
+            experts = expert_bytes(self.config, form) // world
+        return rest + experts
 
     def _form(self, settings: Settings) -> ExpertForm:
         wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
