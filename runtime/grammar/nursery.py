@@ -72,6 +72,9 @@ def load_tools(settings: NurserySettings) -> GrammarTools:
 
 def main(descriptor: int, settings: NurserySettings) -> None:
     """Fork a grammar process for every socket that arrives; return when nobody can send more."""
+    # Steps come first where cores are few, also before what is loaded here; those that are forked
+    # have the same priority.
+    os.nice(_NICE)
     # When to stop is said by closing the socket; a terminal signals every process at once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -109,8 +112,6 @@ def _serve(descriptor: int, tools: GrammarTools) -> None:
     try:
         # What native code prints may quote what a client sent.
         null = os.open(os.devnull, os.O_WRONLY)
-        # Steps come first where cores are few.
-        os.nice(_NICE)
         os.dup2(null, 1)
         os.dup2(null, 2)
         GrammarProcess(socket.socket(fileno=descriptor), tools).run()

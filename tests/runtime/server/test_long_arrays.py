@@ -9,7 +9,9 @@ import pytest
 
 import runtime.server.long_arrays as subject
 from runtime.errors import BadRequest
+from runtime.server.field_hints import HintedBody
 from runtime.server.long_arrays import decode_json, decode_long
+from runtime.server.messages_schema import MessagesBody
 from runtime.server.prompt import PromptedBody
 from runtime.server.tokenize import DetokenizeBody
 
@@ -103,3 +105,14 @@ def test_only_arrays_of_numbers_may_have_so_many_values(monkeypatch: pytest.Monk
         decode_long(json.dumps(body).encode(), PromptedBody)
     commas = {"input_ids": ids(500), "rid": "," * 500, "other": ids(500)}
     assert decode_long(json.dumps(commas).encode(), PromptedBody).rid == "," * 500
+
+
+@pytest.mark.parametrize("shape", [*HintedBody.__subclasses__(), DetokenizeBody, MessagesBody])
+def test_bodies_of_all_dialects_can_have_long_arrays(shape: type[msgspec.Struct]) -> None:
+    try:
+        expected = decode_json(b'{"unknown": 1}', shape)
+    except msgspec.ValidationError as fault:
+        with pytest.raises(msgspec.ValidationError, match=str(fault)[:30]):
+            decode_long(b'{"unknown": 1}', shape)
+    else:
+        assert decode_long(b'{"unknown": 1}', shape) == expected
