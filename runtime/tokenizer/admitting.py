@@ -103,13 +103,14 @@ class Admitting:
             self._refuse_if_closed(group)
             if group.error is not None or group.left:
                 raise group.error or Aborted("closed before it was sent")
+            took_s = self.clock() - group.started_s
             requests, group.prepared = group.prepared, []
             group.choices = make_choices(call, requests, self.tokenizer)
             for request, choice in zip(requests, group.choices, strict=True):
                 self._running[request.request_id] = (group, choice)
                 self._socket.send(request)
             self._release(group)
-            group.observer.stage("tokenize", self.clock() - group.started_s)
+            group.observer.stage("tokenize", took_s)
 
     async def in_thread(self, work: Callable[[], Result], *, chars: int = 0) -> Result:
         """Return what `work` (say, a chat template) returns; see `TokeniserThreads.run`."""

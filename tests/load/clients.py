@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.end_to_end.pools import assert_all_free, wait_idle
+from tests.end_to_end.pools import wait_idle
 from tests.load.asks import Sizes
 from tests.load.lines import Line, quantile
 from tests.load.manners import ANSWERED, LOST, MANNERS, WRONG, Visit, answer, visit_once
@@ -26,6 +26,8 @@ _POLITE_ADDRESS = "127.0.0.2"
 _CROWD_ADDRESS = "127.0.0.3"
 _PAUSE_S = 0.1
 _SETTLE_S = 20.0
+_FLUSHES = 10
+_FLUSH_PAUSE_S = 0.5
 _MEMORY_SHARE = 1.2
 _FAIR_TIMES = 1.5
 
@@ -66,15 +68,14 @@ class Seen:
 
 
 def measure_clients(server: ServerProcess, crowd: Crowd) -> list[Line]:
-    """Let the crowd in; return the figures. Raises AssertionError where pages are lost."""
+    """Let the crowd in; return the figures. Raises AssertionError where it never gets idle."""
     seen = Seen()
     fresh = usage(server.pid)
     asyncio.run(_come_once(server, crowd))
-    assert_all_free(server)
+    _not_free(server)
     before = usage(server.pid)
     asyncio.run(_let_in(server, crowd, seen))
-    wait_idle(server)
-    assert_all_free(server)
+    not_free = _not_free(server)
     after = _settled(server, before)
     kinds = Counter(one for _, one in seen.outcomes.elements())
     return [
@@ -84,7 +85,7 @@ def measure_clients(server: ServerProcess, crowd: Crowd) -> list[Line]:
         Line("requests neither answered nor closed", seen.total(LOST), most=0),
         Line("replies that are wrong or cut off", seen.total(WRONG), most=0),
         *_used(fresh, before, after),
-        Line("pages, windows and rings lost", 0, most=0),
+        Line("pages, windows and rings lost", not_free, most=0),
         *_polite(seen),
     ]
 
@@ -198,6 +199,24 @@ def _visit(
     server: ServerProcess, crowd: Crowd, draw: random.Random, rid: str, address: str
 ) -> Visit:
     return Visit(server.port, address, rid, draw, crowd.sizes)
+
+
+def _not_free(server: ServerProcess) -> float:
+    """Return how much of the pools is in use in an idle server whose cache was emptied.
+
+    A request whose client has left may come to the scheduler late: then it is emptied again.
+    """
+    missing = 0.0
+    for _ in range(_FLUSHES):
+        wait_idle(server)
+        server.post("/flush_cache", {})
+        state = wait_idle(server)
+        pools = ("full_pages", "swa_pages", "rings")
+        missing = sum(state[pool] - state[f"{pool}_free"] for pool in pools)
+        if not missing:
+            break
+        time.sleep(_FLUSH_PAUSE_S)
+    return missing
 
 
 def _settled(server: ServerProcess, before: dict[str, Usage]) -> dict[str, Usage]:
