@@ -4,6 +4,7 @@ from collections import Counter, deque
 
 from mem_cache.errors import IntegrityError
 from mem_cache.tree.core.binding import FLAG_ASIDE
+from runtime.scheduler.integrity import check_locks
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Status
 from tests.simulation.engine import Engine
@@ -88,6 +89,7 @@ class Audit:
             try:
                 checks = residency.cache.check_in_steps(full=full, swa=swa, states=states)
                 deque(checks, maxlen=0)
+                check_locks(residency, replica.sets.running)
             except IntegrityError as fault:
                 raise Violation(f"the cache is not sound: {fault}") from fault
             # The last token of an answer may be in the step in flight: nobody has seen it yet.
