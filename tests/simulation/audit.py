@@ -34,6 +34,9 @@ def check_sets(engine: Engine) -> None:
                 request.check()
             page = residency.spec.page_size
             demand(request.holding.num_pages * page >= request.committed, "a row lacks a page")
+        computing = {r.id for r in (*sets.waiting, *sets.prefills) if r.prefixes}
+        pending = sets.pending._of.keys() - {r.id for r in sets.suspended}
+        demand(pending == computing, "prefixes in the making are not those of requests")
         demand(
             sets.waiting.uncached_tokens == sum(sets.waiting._uncached.values()),
             "the tokens of those that wait do not add up",
