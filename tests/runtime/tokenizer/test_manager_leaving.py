@@ -147,6 +147,24 @@ def test_a_stream_closed_by_another_task_while_its_prompt_is_tokenised_sends_not
     run(test)
 
 
+@pytest.mark.parametrize("by_label", [True, False])
+def test_a_call_aborted_while_its_prompt_is_tokenised_is_not_sent(by_label: bool) -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call("long " * 50, rid="a"))
+            starting = asyncio.create_task(stream.start())
+            await asyncio.sleep(0)
+            assert manager.in_flight == 1
+
+            assert await (manager.abort("a") if by_label else manager.abort(all=True)) == 1
+            with pytest.raises(Aborted, match="aborted on request"):
+                await starting
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
 def test_a_stream_that_is_never_read_costs_nothing() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
