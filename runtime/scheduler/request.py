@@ -122,7 +122,7 @@ class Request:
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
     unseen_end     it ended with a token in flight that it left in the tree: whether what was
-                   computed of that is finite is not known yet
+                   computed of that is finite was not known then
     suspect        first page of what it started from when its numbers were not finite: it is
                    computed a second time, all of it; 0: it is not
     tail_hash      of the prompt's end, where most prompts of the same length differ
