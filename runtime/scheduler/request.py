@@ -192,7 +192,7 @@ class Request:
     def await_by(self, other: "Request", position: int) -> None:
         """Note that `other` waits until this prefill is at `position`, to start there."""
         nearest = position if self.awaited_at is None else min(position, self.awaited_at)
-        self.awaited_at, self.urgency = nearest, max(self.urgency, other.urgency)
+        self.awaited_at, self.urgency = nearest, max(self.urgency, other.level)
 
     @property
     def output_tokens(self) -> int:

@@ -123,3 +123,17 @@ def test_an_id_in_use_is_refused_and_may_be_used_again_afterwards() -> None:
 
     assert rig.tokens(7) == expected_output(prompts[2], 3, 50)
     rig.assert_conserved()
+
+
+def test_a_prefill_is_as_urgent_as_who_waits_for_it_and_serves_the_nearest_first() -> None:
+    prefill, waiting = make(list(range(40))), [make([1], request_id=k) for k in (2, 3, 4)]
+    prefill.start(0, 0)
+    waiting[1].level = 3  # by waiting: its priority stays what it was
+    for other, position in zip(waiting, (30, 20, 25), strict=True):
+        prefill.await_by(other, position)
+
+    assert (prefill.goal, prefill.urgency) == (20, 3)
+    prefill.scheduled = 20
+    assert prefill.goal == prefill.target
+    prefill.await_nobody()
+    assert prefill.urgency == 0
