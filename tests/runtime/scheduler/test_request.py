@@ -97,6 +97,14 @@ def test_only_twins_among_prompts_of_one_length_are_compared(prompt: list[int], 
     assert bool(request.common) is twin
 
 
+@pytest.mark.parametrize(("start", "twin"), [(0, False), (1, False), (2, True)])
+def test_who_wants_logits_of_its_prompt_computes_its_own(start: int, twin: bool) -> None:
+    other = make([1, 2, 3], request_id=2)
+    other.target = other.total
+
+    assert make([1, 2, 3], logprobs=Logprobs(start)).is_twin_of(other) is twin
+
+
 @pytest.mark.parametrize("field", ["matched", "committed", "scheduled"])
 def test_lengths_out_of_order_are_noticed(field: str) -> None:
     request = make([1, 2, 3])
