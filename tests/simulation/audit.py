@@ -29,6 +29,7 @@ def check_sets(engine: Engine) -> None:
         demand(len(rows) == len(running) and -1 not in rows, "two requests have one row")
         free = residency.table.rows - residency.table.free
         demand(residency.rows_used == len(running) == free, "rows are lost, or used twice")
+        demand(residency._lent_points == 0, "a point is lent, and nothing is copied from it")
         for request in running:
             if replica.in_flight is None:
                 request.check()

@@ -193,6 +193,7 @@ def test_a_long_output_is_sliced_without_loss() -> None:
 
     assert [len(part.token_ids) for part in parts] == [4, 4, 2]
     assert [part.finish for part in parts] == [None, None, "stop"]
+    assert [part.prompt_logprobs is not None for part in parts] == [True, False, False]
     whole, sliced = choice(), choice()
     whole.feed(item)
     for part in parts:
