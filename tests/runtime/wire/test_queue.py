@@ -78,6 +78,8 @@ def test_a_writer_without_room_goes_on_when_there_is_some(folder: str) -> None:
             message = (b"%d" % number).ljust((24, 56)[number % 2])
             writer.write(b"a" * 40)
             blocked = pool.submit(writer.write, message, timeout_s=WAIT_S)
+            while not reader._memory.wanted(0):
+                time.sleep(1e-5)
             assert reader.read(WAIT_S) == b"a" * 40
             blocked.result()
             assert reader.read(WAIT_S) == message
