@@ -161,7 +161,7 @@ def test_prompt_values_are_whole_after_a_retraction(turns: int) -> None:
 
 
 def test_nothing_is_computed_again_of_a_prompt_whose_values_are_told() -> None:
-    rig = Rig(AMPLE, chunk=7)
+    rig = Rig(AMPLE, chunk=7, overlap=False)
     request = rig.send(prompt_of(9, 40), 6, logprobs=Logprobs(3))
     rig.turn_until(lambda: bool(rig.tokens(request)))
 
