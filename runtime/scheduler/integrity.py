@@ -3,8 +3,11 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from mem_cache.errors import IntegrityError
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
+
+__all__ = ["IntegrityWatch", "check_locks"]
 
 # Looking at every page takes a while (measured: 12 us each), and a request might come in then.
 QUIET_S = 5.0
@@ -53,5 +56,23 @@ class IntegrityWatch:
     def _check(self, running: Sequence[Request]) -> Iterator[None]:
         for request in running:
             request.check()
+        check_locks(self._residency, running)
         full, swa, states = self._residency.references(running)
         yield from self._residency.cache.check_in_steps(full=full, swa=swa, states=states)
+
+
+def check_locks(residency: Residency, running: Sequence[Request]) -> None:
+    """Raise IntegrityError unless the lock of each row protects all pages that the row shares."""
+    arrays = residency.cache.arrays
+    parent, number = arrays.page("parent"), arrays.page("number")
+    for request in running:
+        lock, shared = request.holding.lock, request.holding.shared_pages
+        if lock is None or not shared:
+            continue
+        node, last = lock.node, int(residency.table.page_table[request.row, shared - 1])
+        while node > 0 and number[node] >= shared:
+            node = int(parent[node])
+        if node <= 0 or arrays.unit[node] != last:
+            raise IntegrityError(
+                f"request {request.id} shares page {last}, which its lock does not protect"
+            )

@@ -66,7 +66,6 @@ class PrefillPlanner:
         return (
             0 < at == request.target - 1
             and request.holding.window_from == 0
-            and request.holding.write_from <= at
             and request.sampling.max_new_tokens > 0
             and not self._waiting.twins(request)
         )

@@ -124,7 +124,7 @@ class Request:
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
     unseen_end     it ended with a token in flight that it left in the tree: whether what was
-                   computed of that is finite is not known yet
+                   computed of that is finite was not known then
     suspect        first page of what it started from when its numbers were not finite: it is
                    computed a second time, all of it; 0: it is not
     tail_hash      of the prompt's end, where most prompts of the same length differ
@@ -194,7 +194,7 @@ class Request:
     def await_by(self, other: "Request", position: int) -> None:
         """Note that `other` waits until this prefill is at `position`, to start there."""
         nearest = position if self.awaited_at is None else min(position, self.awaited_at)
-        self.awaited_at, self.urgency = nearest, max(self.urgency, other.urgency)
+        self.awaited_at, self.urgency = nearest, max(self.urgency, other.level)
 
     @property
     def output_tokens(self) -> int:

@@ -82,8 +82,6 @@ class Settling:
             self._decode(step, tokens, finite)
         if step.decoding < step.told:
             self._prefill(step, result, tokens, finite=finite, elapsed_s=elapsed_s)
-        for request in step.rows.requests[step.told :]:
-            request.unseen_end = False
         self._gate.tell()
 
     def _distrust_ends(self, step: Step, finite: list[int]) -> None:
@@ -184,7 +182,6 @@ class Settling:
         taken = 0
         for k, request in enumerate(step.requests[: step.decoding]):
             if request.status is not Status.DECODE:
-                request.unseen_end = False
                 continue  # it ended with the step before: this token is one too many
             taken += 1
             request.committed += 1

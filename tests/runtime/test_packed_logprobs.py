@@ -76,17 +76,22 @@ def test_values_are_the_float32_that_were_packed() -> None:
 
 def test_parts_of_a_prompt_are_those_of_the_whole() -> None:
     spans = [
-        pack([7, 9], [[-1, -2, -5], [-3, -4, -6]], [[3], [4]], top=1),
-        pack([8], [[-7, -8, -9]], [[5]], top=1),
+        pack([7, 9], [[-1, -2, -3, -5], [-3, -4, -5, -6]], [[3, 1], [4, 2]], top=2),
+        pack([8], [[-7, -8, -8.5, -9]], [[5, 3]], top=2),
     ]
-    prompt = PromptLogprobs(6, 1, (30,), spans)
+    prompt = PromptLogprobs(6, 2, (30,), spans)
     whole = prompt.part(0, None)
 
     assert len(prompt) == 4
-    assert prompt.size_bytes == 4 * 3 * (1 + 3 + 1)
+    assert prompt.size_bytes == 4 * 3 * (1 + 4 + 2)
     assert prompt.values == whole.values == [None, -1.0, -3.0, -7.0]
     assert whole.ids == [6, 7, 9, 8]
-    assert whole.top == [[], [(-2.0, 3)], [(-4.0, 4)], [(-8.0, 5)]]
+    assert whole.top == [
+        [],
+        [(-2.0, 3), (-3.0, 1)],
+        [(-4.0, 4), (-5.0, 2)],
+        [(-8.0, 5), (-8.5, 3)],
+    ]
     assert whole.picked == [[], [(-5.0, 30)], [(-6.0, 30)], [(-9.0, 30)]]
     for start in range(5):
         for stop in (*range(start, 6), None):

@@ -4,6 +4,7 @@ from collections import Counter, deque
 
 from mem_cache.errors import IntegrityError
 from mem_cache.tree.core.binding import FLAG_ASIDE
+from runtime.scheduler.integrity import check_locks
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Status
 from tests.simulation.engine import Engine
@@ -28,11 +29,15 @@ def check_sets(engine: Engine) -> None:
         demand(len(rows) == len(running) and -1 not in rows, "two requests have one row")
         free = residency.table.rows - residency.table.free
         demand(residency.rows_used == len(running) == free, "rows are lost, or used twice")
+        demand(residency._lent_points == 0, "a point is lent, and nothing is copied from it")
         for request in running:
             if replica.in_flight is None:
                 request.check()
             page = residency.spec.page_size
             demand(request.holding.num_pages * page >= request.committed, "a row lacks a page")
+        computing = {r.id for r in (*sets.waiting, *sets.prefills) if r.prefixes}
+        pending = sets.pending._of.keys() - {r.id for r in sets.suspended}
+        demand(pending == computing, "prefixes in the making are not those of requests")
         demand(
             sets.waiting.uncached_tokens == sum(sets.waiting._uncached.values()),
             "the tokens of those that wait do not add up",
@@ -88,6 +93,7 @@ class Audit:
             try:
                 checks = residency.cache.check_in_steps(full=full, swa=swa, states=states)
                 deque(checks, maxlen=0)
+                check_locks(residency, replica.sets.running)
             except IntegrityError as fault:
                 raise Violation(f"the cache is not sound: {fault}") from fault
             # The last token of an answer may be in the step in flight: nobody has seen it yet.

@@ -261,6 +261,7 @@ class Rig:
         """Assert that units that nobody runs in are all free or in the tree, and empty the tree."""
         assert residency.rows_used == 0
         assert residency.points.swa_held == residency.points.states_held == 0
+        assert residency._lent_points == 0
         assert residency.table.free == residency.table.page_table.shape[0]
         assert residency.full.free + residency.cache.tree_pages == residency.full.capacity
         residency.cache.reset()

@@ -182,3 +182,21 @@ def test_only_what_one_lock_protects_is_its_own(pools: Pools) -> None:
     pools.cache.unlock(other)
     assert only_of(pools.cache, lock, first=2) == own
     assert only_of(pools.cache, lock, first=4) == 0
+
+
+def test_a_page_that_came_back_counts_once_also_where_a_clean_copy_follows_it(
+    pools: Pools,
+) -> None:
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8]
+    pools.put(tokens)
+    pools.cache.evict_full(pools.full.capacity)
+    pools.put(tokens)
+    assert pools.cache.returned_pages == 2
+    lock = pools.lock(tokens)
+
+    set_aside(pools.cache, pools.top(tokens))
+    pools.put(tokens)
+
+    assert pools.cache.returned_pages == 2
+    pools.cache.unlock(lock)
+    pools.check()

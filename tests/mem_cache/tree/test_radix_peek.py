@@ -139,6 +139,22 @@ def test_the_point_that_saves_least_goes_first() -> None:
         rig.check()
 
 
+def test_no_point_saves_more_than_a_replay_computes() -> None:
+    spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
+    rig = Rig(spec, full=40, swa=60, states=20, replay_tokens=100, policy=TurnPolicy())
+    _saving(rig, 1200)
+    other = rig.begin([99] * 90)
+    rig.publish(other)
+    rig.add_point(other, 90, kind=PointKind.BRANCH)
+    rig.finish(other)
+    rig.match([7, 7])
+
+    # They save 100 and 90 tokens, which is about the same: the older one goes first.
+    rig.evict_swa(states=rig.states.free + 1)
+    assert _there(rig) == {90}
+    rig.check()
+
+
 def test_a_point_saves_more_once_the_one_before_it_is_gone() -> None:
     spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
     rig = Rig(spec, full=60, swa=80, states=20, replay_tokens=4096, policy=TurnPolicy())

@@ -124,6 +124,22 @@ def test_a_shared_prefix_that_is_being_computed_counts_once() -> None:
     assert rig.replica.stats.gauges["waiting_uncached_tokens"] == started + 2 * 20
 
 
+def test_the_point_at_the_end_of_a_prompt_serves_who_parts_a_token_before() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=50)
+    prompt = prompt_of(3, 200)
+    maker = rig.send(prompt, 1)
+    rig.scheduler.turn()
+    waiter = rig.send([*prompt[:199], 45, 46], 1)
+    rig.scheduler.turn()
+    assert rig.request(waiter).status is Status.WAITING
+    assert 199 not in rig.request(maker).holding.save_positions
+
+    rig.run()
+
+    assert rig.cached(waiter) == 199
+    rig.assert_conserved()
+
+
 def test_of_two_prefixes_in_the_making_the_longer_one_is_waited_for() -> None:
     rig = Rig(AMPLE, spec=LARGE, chunk=150)
     long = prompt_of(6, 400)
@@ -221,6 +237,21 @@ def test_pages_for_rows_that_decode_are_kept_back() -> None:
     assert rig.replica.stats.counters["retracted_requests"] == 0
     assert rig.tokens(first) == expected_output(prompt_of(30, 14), 30, 50)
     assert rig.tokens(second) == expected_output(prompt_of(31, 31), 1, 50)
+    rig.assert_conserved()
+
+
+def test_pages_for_rows_that_will_decode_with_the_next_step_are_kept_back() -> None:
+    rig = Rig(PoolSizes(6, 60, 9), rows=2, policy="fcfs", overlap=True)
+    first = rig.send(prompt_of(30, 14), 30)
+    rig.turn_until(lambda: bool(rig.replica.sets.decoding.joining))
+    second = rig.send(prompt_of(31, 31), 1)
+    rig.scheduler.turn()
+    assert rig.request(second).status is Status.WAITING
+
+    rig.run()
+
+    assert rig.replica.stats.counters["retracted_requests"] == 0
+    assert rig.tokens(first) == expected_output(prompt_of(30, 14), 30, 50)
     rig.assert_conserved()
 
 

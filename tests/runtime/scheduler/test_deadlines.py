@@ -48,6 +48,20 @@ def test_who_finds_no_row_in_time_is_refused_and_may_come_back() -> None:
     rig.assert_conserved()
 
 
+def test_who_lost_its_row_amid_its_prompt_waits_for_another_as_long_as_it_takes() -> None:
+    rig = Rig(AMPLE, rows=1, chunk=8, adjust=limited)
+    request = rig.send(PROMPT, 4)
+    rig.turn_until(lambda: rig.request(request).committed > 0)
+    rig.replica._retract(rig.at_rest(request))
+    rig.now_s += 1.5
+
+    rig.run()
+
+    assert not rig.refusals()
+    assert len(rig.tokens(request)) == 4
+    rig.assert_conserved()
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_ends_where_its_time_is_over_and_keeps_its_tokens(stream: bool) -> None:
     rig = Rig(AMPLE, rows=2, adjust=limited)

@@ -6,7 +6,7 @@ import pytest
 
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import PoolSizes
-from runtime.scheduler.integrity import QUIET_S, IntegrityWatch
+from runtime.scheduler.integrity import QUIET_S, IntegrityWatch, check_locks
 from tests.testing.scheduler_rig import Rig
 
 
@@ -32,6 +32,25 @@ def test_every_step_is_verified_where_that_is_asked(rig: Rig) -> None:
 
     with pytest.raises(IntegrityError):
         watch.stepped([])
+
+
+def test_a_page_that_a_row_shares_is_protected_by_its_own_lock() -> None:
+    rig = Rig(PoolSizes(full_pages=20, swa_pages=40, states=10))
+    rig.send(list(range(20)), 3)
+    rig.run()
+    second = rig.send(list(range(30)), 9)
+    rig.scheduler.turn()
+    request = rig.request(second)
+    check_locks(rig.residency, [request])
+    lock = request.holding.lock
+    assert lock is not None
+    assert request.holding.shared_pages >= 2
+
+    lock.node = int(rig.residency.cache.arrays.page("parent")[lock.node])
+    lock.node = int(rig.residency.cache.arrays.page("parent")[lock.node])
+
+    with pytest.raises(IntegrityError, match="does not protect"):
+        check_locks(rig.residency, [request])
 
 
 def test_otherwise_it_is_verified_once_it_has_been_quiet_for_a_while(rig: Rig) -> None:

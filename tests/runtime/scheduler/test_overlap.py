@@ -50,6 +50,20 @@ def test_every_step_is_launched_before_the_one_before_it_is_settled() -> None:
     rig.assert_conserved()
 
 
+@pytest.mark.parametrize("new", [0, 1])
+def test_an_abort_that_comes_with_the_last_chunk_finds_its_request_finished(new: int) -> None:
+    rig = overlapping(chunk=16)
+    request = rig.send(prompt_of(1, 12), new)
+    rig.turn_until(lambda: rig.request(request).has_chunk_in_flight)
+    rig.abort(request)
+    rig.run()
+
+    counters = rig.replica.stats.counters
+    assert (counters["finished_requests"], counters["aborted_requests"]) == (1, 0)
+    assert rig.tokens(request) == expected_output(prompt_of(1, 12), new, VOCAB)
+    rig.assert_conserved()
+
+
 def test_chunks_of_a_prompt_alone_follow_one_another_without_a_pause() -> None:
     rig = overlapping(chunk=8)
     request = rig.send(prompt_of(1, 60), 3)

@@ -160,6 +160,18 @@ def test_prompt_values_are_whole_after_a_retraction(turns: int) -> None:
     rig.assert_conserved()
 
 
+def test_nothing_is_computed_again_of_a_prompt_whose_values_are_told() -> None:
+    rig = Rig(AMPLE, chunk=7, overlap=False)
+    request = rig.send(prompt_of(9, 40), 6, logprobs=Logprobs(3))
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+
+    rig.replica._retract(rig.request(request))
+    rig.run()
+
+    assert rig.runner.computed_tokens == 40 + 5
+    rig.assert_conserved()
+
+
 @pytest.mark.parametrize("logit_rows", [1, 4, 39])
 @pytest.mark.parametrize("chunk", [5, 16, -1])
 def test_a_step_computes_no_more_logits_of_prompts_than_allowed(

@@ -97,6 +97,14 @@ def test_only_twins_among_prompts_of_one_length_are_compared(prompt: list[int], 
     assert bool(request.common) is twin
 
 
+@pytest.mark.parametrize(("start", "twin"), [(0, False), (1, False), (2, True)])
+def test_who_wants_logits_of_its_prompt_computes_its_own(start: int, twin: bool) -> None:
+    other = make([1, 2, 3], request_id=2)
+    other.target = other.total
+
+    assert make([1, 2, 3], logprobs=Logprobs(start)).is_twin_of(other) is twin
+
+
 @pytest.mark.parametrize("field", ["matched", "committed", "scheduled"])
 def test_lengths_out_of_order_are_noticed(field: str) -> None:
     request = make([1, 2, 3])
@@ -123,3 +131,17 @@ def test_an_id_in_use_is_refused_and_may_be_used_again_afterwards() -> None:
 
     assert rig.tokens(7) == expected_output(prompts[2], 3, 50)
     rig.assert_conserved()
+
+
+def test_a_prefill_is_as_urgent_as_who_waits_for_it_and_serves_the_nearest_first() -> None:
+    prefill, waiting = make(list(range(40))), [make([1], request_id=k) for k in (2, 3, 4)]
+    prefill.start(0, 0)
+    waiting[1].level = 3  # by waiting: its priority stays what it was
+    for other, position in zip(waiting, (30, 20, 25), strict=True):
+        prefill.await_by(other, position)
+
+    assert (prefill.goal, prefill.urgency) == (20, 3)
+    prefill.scheduled = 20
+    assert prefill.goal == prefill.target
+    prefill.await_nobody()
+    assert prefill.urgency == 0

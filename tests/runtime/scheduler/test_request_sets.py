@@ -49,3 +49,17 @@ def test_each_request_stands_in_one_set(seed: int) -> None:
     assert rig.replica.sets.waiting_uncached_tokens == 0
     assert not rig.replica.sets.by_id
     rig.assert_conserved()
+
+
+def test_a_prefix_is_in_the_making_again_once_its_request_has_lost_its_row() -> None:
+    rig = Rig(TIGHT, chunk=8)
+    pending, request = rig.replica.sets.pending, rig.send(list(range(20)), 6)
+    rig.scheduler.turn()
+    rig.request(request).prefixes = prefixes = (3, 4)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+
+    rig.replica._retract(rig.at_rest(request))
+    assert pending.match(prefixes) == 2
+
+    rig.run()
+    assert pending.match(prefixes) == 0

@@ -279,3 +279,21 @@ def test_a_boundary_that_saves_next_to_nothing_has_no_point(boundary: int) -> No
         rig.assert_conserved()
 
     assert points[0] == points[1]
+
+
+def test_a_point_that_is_not_lent_is_not_counted_as_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT, 2)
+    rig.run()
+    residency = rig.residency
+    match = residency.cache.peek(np.array(PROMPT, np.int32))
+    assert match.point is not None
+
+    with monkeypatch.context() as full:
+        full.setattr(residency.points, "leaves_room", lambda claims: False)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+        assert residency.lend(match) is None
+    lock = residency.lend(match)
+    assert lock is not None
+    assert residency._lent_points == 1
+    residency.take_back(lock)
+    rig.assert_conserved()

@@ -183,6 +183,17 @@ def test_counts_are_back_to_nothing_when_all_have_ended_in_whatever_way() -> Non
     rig.assert_conserved()
 
 
+def test_who_loses_its_row_has_waited_for_its_first_one_only() -> None:
+    rig = Rig(AMPLE, chunk=8)
+    request = rig.send(list(range(30)), 6, share=LONE)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+    rig.replica._retract(rig.at_rest(request))
+    rig.run()
+
+    assert rig.replica.sets.shares.told()[LONE.name].started == 1
+    rig.assert_conserved()
+
+
 def test_no_number_of_addresses_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.scheduler.shares.MOST_REMEMBERED", 20)
     shares = FairShares()

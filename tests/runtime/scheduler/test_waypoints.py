@@ -92,6 +92,19 @@ def test_where_no_waypoint_stands_one_request_computes_the_rest_and_no_other(
     rig.assert_conserved()
 
 
+def test_of_the_waypoints_of_several_rows_the_last_one_is_started_from() -> None:
+    shared = prompt_of(6, 256)
+    rig = rig_with(every=16, chunk=512, rows=8, policy="fcfs")
+    # Too little is common to both for one to wait for the other.
+    running = [rig.send(sharing(shared, 0, 32), 40), rig.send(sharing(shared[:48], 1, 32), 40)]
+    rig.turn_until(lambda: all(rig.tokens(r) for r in running))
+    request = rig.send(sharing(shared, 2, 32), 2)
+    rig.run()
+
+    assert rig.cached(request) == 240
+    rig.assert_conserved()
+
+
 def test_who_waits_for_a_step_in_flight_leaves_the_next_one_to_others() -> None:
     shared = prompt_of(4, 256)
     rig = rig_with(chunk=512, overlap=True, rows=8)

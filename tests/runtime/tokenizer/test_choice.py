@@ -51,6 +51,18 @@ def test_a_stop_string_ends_the_choice_at_the_token_that_completes_it(size: int)
     assert delta.token_ids == list(b"over STOP")
 
 
+def test_a_reader_that_keeps_up_leaves_nothing_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.tokenizer.choice.MOST_UNREAD_ENTRIES", 20)
+    subject = choice()
+    for _ in range(5):
+        spoken(subject, "nine more")
+        assert not subject.unread
+        taken(subject)
+
+    assert not spoken(subject, "nine and nine more..").unread
+    assert spoken(subject, "!").unread
+
+
 def test_without_trimming_the_text_is_that_of_its_tokens() -> None:
     delta = taken(spoken(choice("STOP", trim=False), "over STOP and more"))
 
@@ -181,6 +193,7 @@ def test_a_long_output_is_sliced_without_loss() -> None:
 
     assert [len(part.token_ids) for part in parts] == [4, 4, 2]
     assert [part.finish for part in parts] == [None, None, "stop"]
+    assert [part.prompt_logprobs is not None for part in parts] == [True, False, False]
     whole, sliced = choice(), choice()
     whole.feed(item)
     for part in parts:

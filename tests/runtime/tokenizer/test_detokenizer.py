@@ -65,9 +65,9 @@ def test_any_pieces_give_the_whole_text(ids: list[int], cuts: list[int], skip: b
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.lists(tokens, max_size=80), st.lists(st.integers(1, 79), max_size=9))
-def test_a_mark_stands_where_its_token_stood(ids: list[int], cuts: list[int]) -> None:
-    marks, hidden = {EOS: "\ud800"}, frozenset([EOS])
+@given(st.lists(tokens, max_size=80), st.lists(st.integers(1, 79), max_size=9), st.booleans())
+def test_a_mark_stands_where_its_token_stood(ids: list[int], cuts: list[int], skip: bool) -> None:
+    marks, hidden = {EOS: "\ud800"}, frozenset([EOS]) if skip else NOTHING
     detokenizer = Detokenizer(BYTES, hidden, marks)
     edges = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
 

@@ -195,6 +195,7 @@ def test_a_live_label_cannot_be_taken_twice() -> None:
             async with manager.generate(call([1], rid="a")):
                 with pytest.raises(BadRequest, match="rid"):
                     await manager.generate(call([1], rid="a")).start()
+                assert await manager.abort("a") == 1
             async with manager.generate(call([1], rid="a")):
                 pass
 

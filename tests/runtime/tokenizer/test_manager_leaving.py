@@ -8,6 +8,7 @@ import pytest
 
 from runtime.errors import (
     Aborted,
+    RequestFailed,
     Unavailable,
 )
 from runtime.messages import (
@@ -147,6 +148,24 @@ def test_a_stream_closed_by_another_task_while_its_prompt_is_tokenised_sends_not
     run(test)
 
 
+@pytest.mark.parametrize("by_label", [True, False])
+def test_a_call_aborted_while_its_prompt_is_tokenised_is_not_sent(by_label: bool) -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call("long " * 50, rid="a"))
+            starting = asyncio.create_task(stream.start())
+            await asyncio.sleep(0)
+            assert manager.in_flight == 1
+
+            assert await (manager.abort("a") if by_label else manager.abort(all=True)) == 1
+            with pytest.raises(Aborted, match="aborted on request"):
+                await starting
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
 def test_a_stream_that_is_never_read_costs_nothing() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
@@ -235,6 +254,23 @@ def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
                     await refused
             with contextlib.suppress(Unavailable):
                 await asking
+
+    run(test)
+
+
+def test_who_has_not_read_of_a_failure_yet_hears_of_that_and_not_of_a_death_after_it() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call([1], n=2))
+            await stream.start()
+            first, _ = await fake.saw(Generate, 2)
+            fake.send(Outputs([Output(first.request_id, finish="error", error="no number")]))
+            await manager.state()
+
+            manager.engine_died("it was killed")
+
+            with pytest.raises(RequestFailed, match="no number"):
+                _ = [delta async for delta in stream]
 
     run(test)
 

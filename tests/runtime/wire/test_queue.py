@@ -74,11 +74,15 @@ def test_a_full_queue_is_a_timeout_and_nothing_is_written(folder: str) -> None:
 def test_a_writer_without_room_goes_on_when_there_is_some(folder: str) -> None:
     with pair(folder, 64) as (writer, reader), ThreadPoolExecutor(1) as pool:
         for number in range(200):
+            # Every other one needs all the room there is.
+            message = (b"%d" % number).ljust((24, 56)[number % 2])
             writer.write(b"a" * 40)
-            blocked = pool.submit(writer.write, b"%d" % number * 10, timeout_s=WAIT_S)
+            blocked = pool.submit(writer.write, message, timeout_s=WAIT_S)
+            while not reader._memory.wanted(0):
+                time.sleep(1e-5)
             assert reader.read(WAIT_S) == b"a" * 40
             blocked.result()
-            assert reader.read(WAIT_S) == b"%d" % number * 10
+            assert reader.read(WAIT_S) == message
 
 
 @pytest.mark.parametrize("spin_s", [0.0, 0.001])
