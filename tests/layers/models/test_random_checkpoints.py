@@ -2,8 +2,8 @@
 
     UMBRA_SEED=1 python -m pytest -m '' tests/layers/models/test_random_checkpoints.py
 
-Each seed is another network, and UMBRA_SEED has 25 of them a family; `assert_greedy` excuses a token only where the reference's best two
-are within 1e-4.
+Each seed is another network, and UMBRA_SEED has 25 of them a family; `assert_greedy` excuses a
+token only where the reference's best two are within 1e-4.
 """
 
 import random
