@@ -30,7 +30,8 @@ _QWEN3 = (
     f"<think>{_NL}{_NL}</think>{_NL}{_NL}{{% endif %}}{{% endif %}}"
 )
 _R1 = (
-    "<｜begin▁of▁sentence｜>{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+    "<｜begin▁of▁sentence｜>"
+    "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
     "{% for m in messages %}{% if m.role == 'user' %}<｜User｜>{{ m.content }}"
     "{% elif m.role == 'assistant' %}<｜Assistant｜>{{ m.content.split('</think>')[-1] }}"
     "<｜end▁of▁sentence｜>{% endif %}{% endfor %}"
@@ -40,7 +41,8 @@ _GPT_OSS = (
     "<|start|>system<|message|>Current date: {{ strftime_now('%Y-%m-%d') }}"
     f"{_NL}Reasoning: {{{{ reasoning_effort or 'medium' }}}}<|end|>"
     "{% for m in messages %}{% if m.role == 'system' %}<|start|>developer<|message|>"
-    "{{ m.content }}<|end|>{% elif m.role == 'user' %}<|start|>user<|message|>{{ m.content }}<|end|>"
+    "{{ m.content }}<|end|>{% elif m.role == 'user' %}"
+    "<|start|>user<|message|>{{ m.content }}<|end|>"
     "{% else %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
