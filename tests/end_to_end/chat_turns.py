@@ -19,7 +19,7 @@ class Conversation:
         self._server, self._answer, self._mode, self._ahead = server, answer, mode, ahead
         self._messages: list[Json] = [{"role": "system", "content": SYSTEM}]
         self._computed: list[list[int]] = []
-        self._asked: list[tuple[list[Json], list[int]]] = []
+        self._warm: list[tuple[list[Json], list[int]]] = []
 
     def turn(self, text: str) -> tuple[int, int, int]:
         """Take a turn. Return how many tokens were found, how many could be, and all there are."""
@@ -32,7 +32,9 @@ class Conversation:
         [choice], usage = reply["choices"], reply["usage"]
         assert choice["finish_reason"] == "stop"
         assert usage["prompt_tokens"] == len(prompt)
-        self._asked.append((self._messages, choice["token_ids"]))
+        found = usage["prompt_tokens_details"]["cached_tokens"]
+        if found:
+            self._warm.append((self._messages, choice["token_ids"]))
         # The last token ends the answer, and is fed to nothing.
         self._computed.append([*prompt, *choice["token_ids"][:-1]])
         # As clients do: with its reasoning.
@@ -40,11 +42,11 @@ class Conversation:
         if self._ahead:
             self._wait_for_background(begun)
             self._computed.append(self._beginning())
-        return usage["prompt_tokens_details"]["cached_tokens"], possible, len(prompt)
+        return found, possible, len(prompt)
 
     def check_cold(self) -> None:
-        """Fail unless each turn is answered alike where nothing is cached."""
-        for messages, ids in self._asked:
+        """Fail unless turns that found something are answered alike where nothing is cached."""
+        for messages, ids in self._warm:
             self._server.post("/flush_cache", {})
             reply = self._server.chat(messages, **self._answer, **self._mode)
             assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
