@@ -318,11 +318,9 @@ class Chats:
         if warm is None or not whole:
             return
         message = reply.message()
-        if not message.get("reasoning_content"):
-            return
         if self._service.v4 is None:
-            past = partial(self._template_past, plan.body, message)
-        elif drops_reasoning(plan.conversation, plan.prompt):
+            past = partial(self._template_past, plan.body, message, plan.prompt)
+        elif message.get("reasoning_content") and drops_reasoning(plan.conversation, plan.prompt):
             past = partial(self._v4_past, plan.conversation, message)
         else:
             return
@@ -342,8 +340,14 @@ class Chats:
         encode = partial(v4.encode_past, conversation, answer, [call["id"] for call in calls])
         return await self._service.manager.in_thread(encode, chars=conversation_chars(said))
 
-    async def _template_past(self, body: ChatBody, message: Mapping[str, Any]) -> list[int]:
-        """Return the same by a template: what the prompts of two such turns have in common."""
+    async def _template_past(
+        self, body: ChatBody, message: Mapping[str, Any], prompt: ChatPrompt
+    ) -> list[int]:
+        """Return the same by a template: what the prompts of two such turns have in common.
+
+        Empty where that is `prompt` and an answer without reasoning: their tokens are cached.
+        Qwen3 without thinking opens an empty reasoning, which its next turn leaves out.
+        """
         if message.get("tool_calls") or body.continues:
             return []
         answer = ChatMessage(role="assistant", content=message.get("content") or "")
@@ -359,7 +363,9 @@ class Chats:
             for said in ("0", "a")
         ]
         parting = (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
-        return one[: next(parting, 0)]
+        past = one[: next(parting, 0)]
+        repeats = past[: len(prompt.token_ids)] == prompt.token_ids
+        return [] if repeats and not message.get("reasoning_content") else past
 
 
 def _chunk(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from layers.models.contract import Settings
 from layers.models.registry import read_model
 from layers.weights.loading import load_weights
 from tests.conftest import SEED
+from tests.end_to_end.chat_turns import Conversation
+from tests.runtime.chat.families import end_id, family_tokenizer
+from tests.testing.chat_checkpoints import write_chat_tokenizer
 from tests.testing.gqa_checkpoints import CHECKPOINTS, VOCAB, assert_greedy, reference, write
 from tests.testing.page_rig import PageRig
 from tests.testing.server_process import ServerProcess, running_server
@@ -22,14 +25,14 @@ from tests.testing.stand_in.tokenizer import write_tokenizer
 def model() -> Any:
     """What transformers makes of the checkpoint."""
     torch.manual_seed(SEED)
-    return reference("qwen3")
+    return reference("qwen3", eos_token_id=end_id("qwen3"))
 
 
 @pytest.fixture(scope="module")
 def server(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with room for a few conversations, which checks all invariants at each step."""
     folder: Path = write(model, tmp_path_factory.mktemp("qwen3"))
-    write_tokenizer(folder, max_tokens=4096)
+    write_chat_tokenizer("qwen3", folder)
     flags = ("--max-total-tokens", "1280", "--chunked-prefill-size", "256")
     with running_server("--model-path", str(folder), *flags) as running:
         yield running
@@ -98,6 +101,24 @@ def test_the_next_turn_has_everything_cached_but_the_last_token(server: ServerPr
     cold = server.generate(history, max_new_tokens=5, ignore_eos=True)
     assert (cached(cold), cached(again)) == (0, 659)
     assert cold["output_ids"] == again["output_ids"]
+
+
+def test_the_next_turn_of_a_chat_finds_an_answer_whose_empty_reasoning_is_left_out(
+    server: ServerProcess,
+) -> None:
+    server.post("/flush_cache", {})
+    marks = family_tokenizer("qwen3").get_added_tokens_decoder()
+    bias = {str(i): 10 if i == end_id("qwen3") else -100 for i in marks}
+    answer = {"min_tokens": 70, "max_tokens": 500, "return_token_ids": True, "logit_bias": bias}
+    chat = Conversation(server, answer, {"reasoning_effort": "none"}, ahead=True)
+
+    turns = [chat.turn(text) for text in ("Who lives there?", "Since when?")]
+
+    chat.check_cold()
+    assert turns[0][0] == 0
+    found, possible, length = turns[1]
+    assert found == possible
+    assert length - found < 60
 
 
 def test_forks_and_evicted_prefixes_give_the_tokens_of_a_cold_server(

@@ -4,9 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
+from layers.models.contract import Settings
+from layers.models.registry import read_model
+from layers.weights.loading import load_weights
 from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, write
 from tests.testing.mla_checkpoints import reference
+from tests.testing.page_rig import PageRig
 from tests.testing.server_process import running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
@@ -47,3 +52,20 @@ def test_turns_and_forks_have_the_tokens_of_transformers(
     assert [reply["meta_info"]["cached_tokens"] for reply in replies] == [0, 300]
     for ids, reply in zip((turns[2], forked), replies, strict=True):
         assert_greedy(model, ids, reply["output_ids"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [64, 333])
+def test_packed_rows_are_served_with_the_tokens_of_the_network(chunk: int, tmp_path: Path) -> None:
+    write_tokenizer(write(reference("v32"), tmp_path), max_tokens=4096)
+    network = read_model(tmp_path).build(torch.device("cpu"), Settings(kv_cache_dtype="fp8"))
+    load_weights(network, tmp_path, progress=False)
+    rig, history = PageRig(network), [random.randrange(10, VOCAB) for _ in range(401)]
+    flags = ("--kv-cache-dtype", "fp8", "--chunked-prefill-size", str(chunk))
+
+    with running_server("--model-path", str(tmp_path), "--full-pages", "32", *flags) as server:
+        for turn in range(3):
+            reply = server.generate(history, max_new_tokens=8, ignore_eos=True)
+            assert reply["output_ids"] == rig.greedy(history, 8)
+            assert reply["meta_info"]["cached_tokens"] == (0 if turn == 0 else len(history) - 31)
+            history += [*reply["output_ids"], *(random.randrange(10, VOCAB) for _ in range(30))]

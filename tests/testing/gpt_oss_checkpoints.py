@@ -52,10 +52,13 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 }
 
 
-def reference(name: str) -> Any:
-    """Return a model of transformers with random weights; skip the test where it is not there."""
+def reference(name: str, **changes: Any) -> Any:
+    """Return a model of transformers with random weights; skip the test where it is not there.
+
+    changes  fields that differ from those of the checkpoint
+    """
     transformers = pytest.importorskip("transformers")
-    config = transformers.GptOssConfig(**{**_ALL, **CHECKPOINTS[name]})
+    config = transformers.GptOssConfig(**{**_ALL, **CHECKPOINTS[name], **changes})
     config._attn_implementation = "eager"
     model = transformers.GptOssForCausalLM(config).float().eval()
     fill_mixture(model)

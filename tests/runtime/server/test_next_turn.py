@@ -174,3 +174,22 @@ async def test_the_next_prompts_beginning_by_a_template_is_prefilled(server: Ser
     tail = "more<|im_end|>\n<|im_start|>assistant\n"
     assert len(then) - len(ids_of(warm)) == len(QWEN.encode(tail).ids)
     assert (warm.sampling.max_new_tokens, warm.background) == (0, True)
+
+
+@pytest.mark.parametrize("effort", ["none", "low"])
+@served(template=FAMILIES["qwen3"][0], family=(QWEN, end_id("qwen3")))
+async def test_an_answer_without_reasoning_is_prefilled_where_its_prompt_changes(
+    server: Server, effort: str
+) -> None:
+    server.engine.reply = LONG
+
+    await server.post(PATH, {**HI, "reasoning_effort": effort})
+
+    await settled(server)
+    first, *more = server.engine.requests
+    empty = QWEN.encode("<think>\n\n</think>\n\n").ids
+    assert (ids_of(first)[-len(empty) :] == empty) == (effort == "none")
+    answered = QWEN.encode(f"{LONG}<|im_end|>\n<|im_start|>user\n").ids
+    # Where the next prompt repeats all of it, nothing is to be done.
+    ahead = [[*ids_of(first)[: -len(empty)], *answered]] if effort == "none" else []
+    assert [ids_of(warm) for warm in more] == ahead

@@ -33,9 +33,9 @@ def words(count: int) -> list[int]:
     return [random.randrange(2, VOCAB) for _ in range(count)]
 
 
-def loaded(folder: Path) -> Network:
+def loaded(folder: Path, **settings: Any) -> Network:
     """Return the network of a checkpoint."""
-    made = read_model(folder).build(CPU, Settings())
+    made = read_model(folder).build(CPU, Settings(**settings))
     load_weights(made, folder, progress=False)
     return made
 
