@@ -27,7 +27,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     A file alone is done sooner in one, and on a GPU two would take each other's memory. More than
     two would be too many for the servers that tests start and the times that some of them keep.
     The kernels' tests in the interpreter begin beside the whole suite in any case.
+
+    What Python compiles of the sources is kept, whatever the environment says: the processes that
+    tests start would each compile all of it again.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = config.option
     part = options.markexpr != "not slow" or options.keyword or options.file_or_dir
     whole = not (part or options.collectonly or options.usepdb or options.version)
@@ -144,6 +148,14 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.testing.stand_in.folder import write_stand_in
 
     return write_stand_in(tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.fixture(scope="session")
+def short_folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for the network of CUDA devices; with fewer layers where there is none."""
+    from tests.testing.fused_rig import short_stand_in
+
+    return short_stand_in(stand_in, tmp_path_factory.mktemp("short_stand_in"))
 
 
 @pytest.fixture(scope="session")
