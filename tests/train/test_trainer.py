@@ -12,9 +12,9 @@ import torch
 from layers.models.deepseek_v4.config import parse_config
 from runtime.default_model.folder import CHECKPOINT
 from tests.testing.recall_rows import PAIRS, RecallRows, small_config
-from tests.train.attention import Mode
 from tests.train.exam import EXAMINED, Exams
 from tests.train.export import write_checkpoint
+from tests.train.mode import Mode
 from tests.train.phases import Phase, first_step
 from tests.train.run_log import read_log
 from tests.train.run_state import StateError
