@@ -244,9 +244,14 @@ def test_graphs_for_more_rows_than_may_run_are_refused(folder: Path) -> None:
 
 
 def test_experts_are_kept_in_both_forms_where_there_is_room(folder: Path) -> None:
-    def kept(total: int, **flags: object) -> object:
-        place = FakeMemory(total)
-        made = load(folder, place, kv_cache_bytes=1 << 22, disable_cuda_graph=True, **flags)
+    def kept(total: int, *, deterministic: bool = False) -> object:
+        made = load(
+            folder,
+            FakeMemory(total),
+            kv_cache_bytes=1 << 22,
+            disable_cuda_graph=True,
+            deterministic=deterministic,
+        )
         return made.told.facts["experts"]
 
     assert kept(GIB) == "both"
