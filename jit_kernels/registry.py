@@ -3,7 +3,7 @@
 The choice is made for each kind of device that the machine has, and a call goes where its first
 tensor is: on a machine with CUDA, tensors on the CPU run what a machine without it would run.
 `KERNEL_<OP>=name` in the environment forces a backend. A backend's module is imported only when
-it is chosen, so that a machine without a vendor library never touches it.
+it is chosen, so that a machine without a vendor library never touches it; torch when an op is.
 """
 
 import difflib
@@ -11,9 +11,10 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Backend", "BackendUnavailable", "chosen", "select", "unknown_forced"]
 
@@ -71,7 +72,7 @@ def select(op: str, backends: Sequence[Backend]) -> Callable[..., Any]:
 
     here, there = functions["cpu"], functions["cuda"]
 
-    def run(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def run(first: "torch.Tensor", *args: Any, **kwargs: Any) -> Any:
         return (there if first.is_cuda else here)(first, *args, **kwargs)
 
     return run
@@ -95,6 +96,8 @@ def unknown_forced() -> list[str]:
 
 def device_types() -> list[str]:
     """Return the types of devices that this machine computes on."""
+    import torch  # host libraries raise this module's error in processes that have no tensors
+
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 

@@ -170,6 +170,14 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def short_folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for the network of CUDA devices; with fewer layers where there is none."""
+    from tests.testing.fused_rig import short_stand_in
+
+    return short_stand_in(stand_in, tmp_path_factory.mktemp("short_stand_in"))
+
+
+@pytest.fixture(scope="session")
 def narrow_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in with narrow layers, for tests of what is around the network."""
     from tests.testing.stand_in.folder import NARROW, write_stand_in

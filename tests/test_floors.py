@@ -167,6 +167,10 @@ def test_the_engine_loads_neither_torch_nor_http() -> None:
     assert _loaded_by("runtime.engine", ("torch", *HTTP_LIBRARIES)) == "[]"
 
 
+def test_the_tree_and_the_loop_of_a_worker_load_no_torch() -> None:
+    assert _loaded_by("mem_cache.tree.radix, runtime.executor.worker", ("torch",)) == "[]"
+
+
 def _loaded_by(module: str, suspects: tuple[str, ...]) -> str:
     """Return which of `suspects` a fresh interpreter has after importing `module`."""
     code = f"import sys, {module}; print([m for m in {suspects} if m in sys.modules])"

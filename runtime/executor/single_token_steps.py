@@ -4,13 +4,18 @@ A repeated prompt that is cached but for its last token leaves such a row to com
 beside rows that decode. Launching it as a chunk takes the host longer than the device.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from layers.models.contract import Pools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.wire.arrays import INT32, INT64, unpacked
 from runtime.wire.step import StepPlan
+
+if TYPE_CHECKING:
+    # It brings torch along, which a scheduler over workers in other processes needs not.
+    from layers.models.contract import Pools
 
 __all__ = ["is_single_token_step", "run_saves"]
 
@@ -30,7 +35,7 @@ def is_single_token_step(plan: StepPlan, rows: PlanRows) -> bool:
     return bool((resumed & (rows.write_from <= rows.start)).all())
 
 
-def run_saves(plan: StepPlan, rows: PlanRows, tables: LineTables, pools: Pools) -> None:
+def run_saves(plan: StepPlan, rows: PlanRows, tables: LineTables, pools: "Pools") -> None:
     """Copy what rows have after their only token to the resume points that are made there."""
     saves = plan.saves
     if not saves.row:

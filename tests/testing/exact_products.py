@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import jit_kernels.fp8_linear.reference as fp8_reference
 import layers.linear.fp8 as fp8
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.silu_mul import silu_mul
 
 __all__ = ["round_no_activations"]
-
-BLOCK = 128
 
 
 def round_no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +58,7 @@ def _product(
     invariant: bool = False,
 ) -> Tensor:
     assert not invariant
-    dense = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-    return (x @ (weight.to(torch.float32) * dense[: weight.shape[0]]).T).to(out_dtype)
+    return (x @ fp8_reference.dense(weight, scales).T).to(out_dtype)
 
 
 def _grouped(

@@ -33,8 +33,14 @@ from tests.testing.stand_in.folder import write_stand_in
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 SIZES = PoolSizes(full_pages=24, swa_pages=96, states=24)
 ROWS, PAGES = 4, 8
-# Every kind of attention, and of both kinds of routing.
-SHORT = {"num_hidden_layers": 3, "compress_ratios": [0, 128, 4], "num_hash_layers": 1}
+# Every kind of attention, and of both kinds of routing; few index heads and iterations.
+SHORT = {
+    "num_hidden_layers": 3,
+    "compress_ratios": [0, 128, 4],
+    "num_hash_layers": 1,
+    "index_n_heads": 8,
+    "hc_sinkhorn_iters": 4,
+}
 
 
 def rerun(run: Callable[[], Tensor]) -> Captured:
@@ -91,7 +97,7 @@ def a_device(memory: FakeMemory | None = None) -> Device:
 
 
 def short_stand_in(stand_in: Path, folder: Path) -> Path:
-    """Return the stand-in, or on the CPU one of half its layers: one of each kind, in `folder`."""
+    """Return the stand-in, or on the CPU a short one in `folder`: a layer of each kind."""
     if DEVICE.type == "cuda":
         return stand_in
     return write_stand_in(folder, **SHORT)

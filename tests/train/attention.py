@@ -12,31 +12,10 @@ from tests.train.attention_core import CoreShape, attend
 from tests.train.compressor import compress, rotate
 from tests.train.fake_quant import round_index_keys, round_index_queries, round_records
 from tests.train.indexer import IndexInputs, choose, divergence, recall
+from tests.train.mode import Mode
 from tests.train.named import Named
 from tests.train.places import Places
 from tests.train.regions import Regions
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """What a forward does beside the plain network.
-
-    select         attend only the blocks that the indexer chooses; else all visible ones
-    train_indexer  compute its loss
-    round_weights  every weight as its file holds it
-    round_records  keys, and the indexer's queries, as the packed pools hold them
-    recompute      keep only the streams between layers, and compute a layer again going back
-    measure        attend all blocks, and tell how much of that the indexer would have chosen
-    hidden         ratios of the layers that see no block, and their window alone
-    """
-
-    select: bool = False
-    train_indexer: bool = False
-    round_weights: bool = False
-    round_records: bool = False
-    recompute: bool = False
-    measure: bool = False
-    hidden: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

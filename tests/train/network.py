@@ -17,9 +17,10 @@ from jit_kernels.rms_norm.reference import rms_norm
 from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.model import angles
-from tests.train.attention import AttentionLayer, IndexReport, Mode
+from tests.train.attention import AttentionLayer, IndexReport
 from tests.train.experts import RoutingReport, experts
 from tests.train.fake_quant import working_weights
+from tests.train.mode import Mode
 from tests.train.named import Named
 from tests.train.places import Places, grid, places_of
 from tests.train.regions import Regions

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tests.train.attention import Mode
+from tests.train.mode import Mode
 
 WARM_UP_STEPS = 100
 # After moments were lost: a short ramp until there are new ones.

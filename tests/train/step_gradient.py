@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.train.attention import Mode
 from tests.train.losses import Tally, Targets, token_loss
+from tests.train.mode import Mode
 from tests.train.network import Outcome, V4Trainee
 from tests.train.ranks import Ranks
 

@@ -12,8 +12,8 @@ from layers.models.deepseek_v4.pool_spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model
 from tests.testing.recall_rows import VOCAB, small_config
-from tests.train.attention import Mode
 from tests.train.export import write_checkpoint
+from tests.train.mode import Mode
 from tests.train.network import Outcome, V4Trainee
 from tests.train.parameters import first_parameters, split_parameters
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.train.attention import Mode
+from tests.train.mode import Mode
 from tests.train.phases import (
     LEAST_RATE,
     PHASES,

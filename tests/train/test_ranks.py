@@ -22,7 +22,7 @@ from pathlib import Path
 
 from layers.models.deepseek_v4.config import parse_config
 from tests.testing.recall_rows import RecallRows, small_config
-from tests.train.attention import Mode
+from tests.train.mode import Mode
 from tests.train.phases import Phase
 from tests.train.ranks import joined
 from tests.train.run_state import save_state

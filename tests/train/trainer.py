@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from layers.models.deepseek_v4.config import ModelConfig
-from tests.train.attention import Mode
 from tests.train.exam import HIDDEN, Exams, Paper, right_answers
 from tests.train.exported import is_exported, load_exported
 from tests.train.losses import Tally, targets_of
+from tests.train.mode import Mode
 from tests.train.network import V4Trainee
 from tests.train.optimiser import Optimiser
 from tests.train.parameters import first_parameters, split_parameters

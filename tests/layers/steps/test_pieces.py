@@ -292,9 +292,9 @@ def assert_alike(got: Tensor, want: Tensor) -> None:
 
 
 def test_steps_in_pieces_give_the_same_logits(
-    stand_in: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, seen = network(stand_in, device), counted(monkeypatch)
+    made, seen = network(short_folder, device), counted(monkeypatch)
     plain = prefilled(made, CHUNKS)
     assert not seen
 
@@ -309,9 +309,9 @@ def test_steps_in_pieces_give_the_same_logits(
 
 
 def test_a_network_in_pieces_says_once_that_half_is_launched(
-    stand_in: Path, device: torch.device
+    short_folder: Path, device: torch.device
 ) -> None:
-    made, calls = network(stand_in, device), list[int]()
+    made, calls = network(short_folder, device), list[int]()
     capture_pieces(made, 16)
     pools = made.pools(PoolSizes(full_pages=2, swa_pages=4, states=1))
 
@@ -323,9 +323,9 @@ def test_a_network_in_pieces_says_once_that_half_is_launched(
 
 @pytest.mark.parametrize("sizes", [(), (8, 16)], ids=["whole", "pieces"])
 def test_a_row_with_a_broken_token_is_not_finite_and_the_others_are(
-    stand_in: Path, device: torch.device, sizes: tuple[int, ...]
+    short_folder: Path, device: torch.device, sizes: tuple[int, ...]
 ) -> None:
-    made = network(stand_in, device)
+    made = network(short_folder, device)
     capture_pieces(made, *sizes)
     plain_weights(made.named_weights())["embed.weight"][3] = torch.nan
     direct = Direct(FusedModel(made, decodes=False), "fp8", device=made.device)
@@ -340,9 +340,9 @@ def test_a_row_with_a_broken_token_is_not_finite_and_the_others_are(
 
 
 def test_a_deterministic_network_keeps_its_bits_whatever_pads_a_step(
-    stand_in: Path, device: torch.device
+    short_folder: Path, device: torch.device
 ) -> None:
-    made = network(stand_in, device, deterministic=True)
+    made = network(short_folder, device, deterministic=True)
     plain = prefilled(made, CHUNKS)
 
     capture_pieces(made, *SIZES)

@@ -257,7 +257,7 @@ def _run(
 def test_the_tree_agrees_with_a_dictionary_whatever_requests_do(
     sizes: tuple[int, int, int], pools: tuple[int, int, int], longest: int, examples: int
 ) -> None:
-    _run(sizes, pools, longest=longest, examples=examples // 3)
+    _run(sizes, pools, longest=longest, examples=examples // 5)
 
 
 @pytest.mark.slow

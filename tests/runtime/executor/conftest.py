@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.testing.fused_rig import DEVICE, FusedRig, short_stand_in
+from tests.testing.fused_rig import DEVICE, FusedRig
 
 
-@pytest.fixture(scope="module")
-def fused(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> FusedRig:
+@pytest.fixture(scope="session")
+def fused(short_folder: Path) -> FusedRig:
     """The stand-in's network."""
-    return FusedRig(short_stand_in(stand_in, tmp_path_factory.mktemp("short")))
+    return FusedRig(short_folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exact(fused: FusedRig, stand_in: Path) -> FusedRig:
     """A network whose decode steps and chunks have the same bits, as they have on the CPU."""
     return FusedRig(stand_in, deterministic=True) if DEVICE.type == "cuda" else fused

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runtime.executor.cuda_runner import CudaModelRunner
-from tests.testing.fused_rig import FusedRig, short_stand_in
+from tests.testing.fused_rig import FusedRig
 from tests.testing.plans import PlannedRow, Plans, entry_tokens, line_sampling
 
 pytestmark = pytest.mark.usefixtures("dense_weights_once")
@@ -18,10 +18,9 @@ DRAWN = line_sampling(temperature=1.0, seed=8)
 
 
 @pytest.fixture(scope="module")
-def strict(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> FusedRig:
+def strict(short_folder: Path) -> FusedRig:
     """A deterministic network: elsewhere a token's bits depend on the tokens beside it."""
-    folder = short_stand_in(stand_in, tmp_path_factory.mktemp("drafts"))
-    return FusedRig(folder, deterministic=True, draft_tokens=DRAFTS)
+    return FusedRig(short_folder, deterministic=True, draft_tokens=DRAFTS)
 
 
 class Driver:

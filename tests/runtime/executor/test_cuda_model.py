@@ -26,7 +26,7 @@ from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.device_choice import choose_settings
 from runtime.executor.loaded_model import LoadedModel
 from runtime.wire.step import Join
-from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device, short_stand_in
+from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device
 from tests.testing.plans import line_sampling
 from tests.testing.thread_ranks import ThreadRanks, in_ranks
 
@@ -36,9 +36,9 @@ SMALL = {"max_running_requests": 2, "chunked_prefill_size": 16, "context_length"
 
 
 @pytest.fixture(scope="module")
-def folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(short_folder: Path) -> Path:
     """The stand-in's checkpoint."""
-    return short_stand_in(stand_in, tmp_path_factory.mktemp("short"))
+    return short_folder
 
 
 def load(
@@ -118,9 +118,13 @@ def test_ranks_have_the_pools_of_the_one_that_has_least_left_and_one_compiles(
     assert done[2:] == ["1 has products compiled"]
 
 
-def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:
-    loaded = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 24)
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> LoadedModel:
+    """A runner on pools of the size that flags give."""
+    return load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 24)
 
+
+def test_flags_for_pools_are_taken_as_they_are(loaded: LoadedModel) -> None:
     assert loaded.told.pool_bytes == pytest.approx(1 << 24, rel=0.1)
     assert isinstance(loaded.runner, CudaModelRunner)
     assert (loaded.told.graphs, loaded.told.in_flight, loaded.told.context_tokens) == (
@@ -130,9 +134,9 @@ def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:
     )
 
 
-def test_what_sampling_takes_on_the_device_is_there_before_the_pools_are(folder: Path) -> None:
-    loaded = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 24)
-
+def test_what_sampling_takes_on_the_device_is_there_before_the_pools_are(
+    loaded: LoadedModel,
+) -> None:
     assert isinstance(loaded.runner, CudaModelRunner)
     sampler = loaded.runner._lines.sampler
     counts = sampler._penalties._counts
@@ -159,9 +163,9 @@ def test_what_is_not_wanted_is_left_out(folder: Path) -> None:
 
 def test_a_server_that_does_not_fit_says_so(folder: Path) -> None:
     with pytest.raises(ConfigError, match="nothing is left for the KV pools"):
-        load(folder, FakeMemory(20 * GIB, seen=(18 * GIB,)))
+        load(folder, FakeMemory(20 * GIB, seen=(18 * GIB,)), disable_cuda_graph=True)
     with pytest.raises(ConfigError, match=f"--kv-cache-bytes {30 * GIB} is more than"):
-        load(folder, FakeMemory(20 * GIB), kv_cache_bytes=30 * GIB)
+        load(folder, FakeMemory(20 * GIB), kv_cache_bytes=30 * GIB, disable_cuda_graph=True)
     with pytest.raises(ConfigError, match="too small for one request"):
         load(folder, FakeMemory(1 << 22), mem_fraction_static=0.01)
 
@@ -240,14 +244,19 @@ def test_graphs_for_more_rows_than_may_run_are_refused(folder: Path) -> None:
 
 
 def test_experts_are_kept_in_both_forms_where_there_is_room(folder: Path) -> None:
-    kept = {
-        total: load(folder, FakeMemory(total), kv_cache_bytes=1 << 22).told.facts["experts"]
-        for total in (GIB, 6 << 20)
-    }
+    def kept(total: int, *, deterministic: bool = False) -> object:
+        made = load(
+            folder,
+            FakeMemory(total),
+            kv_cache_bytes=1 << 22,
+            disable_cuda_graph=True,
+            deterministic=deterministic,
+        )
+        return made.told.facts["experts"]
 
-    exact = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 22, deterministic=True)
-    assert exact.told.facts["experts"] == "fp4"
-    assert kept == {GIB: "both", 6 << 20: "fp4"}
+    assert kept(GIB) == "both"
+    assert kept(6 << 20) == "fp4"
+    assert kept(GIB, deterministic=True) == "fp4"
     assert 0 < BOTH_FORMS_SHARE < 1
 
 

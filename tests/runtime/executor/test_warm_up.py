@@ -17,7 +17,7 @@ from runtime.device_sizes import device_sizes
 from runtime.executor.cuda_model import CudaLoader
 from runtime.executor.device_choice import choose_settings
 from tests.testing import fake_deep_gemm
-from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device, short_stand_in
+from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device
 
 pytestmark = [
     pytest.mark.usefixtures("dense_weights_once"),
@@ -29,9 +29,9 @@ EXPERTS = {"m_grouped_fp8_gemm_nt_contiguous"}
 
 
 @pytest.fixture(scope="module")
-def folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(short_folder: Path) -> Path:
     """The stand-in's checkpoint."""
-    return short_stand_in(stand_in, tmp_path_factory.mktemp("short"))
+    return short_folder
 
 
 @pytest.mark.parametrize(

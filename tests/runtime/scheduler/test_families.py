@@ -159,7 +159,7 @@ def test_the_next_turn_computes_only_what_is_new(family: Family) -> None:
     assert [rig.tokens(second), rig.tokens(again)] == cold(family, [history] * 2, 3)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_reused_evicted_and_retracted_changes_no_token(family: Family, seed: int) -> None:
     draw, new = random.Random(seed), family.new
     prompts = conversations(draw, family, 8)

@@ -293,10 +293,10 @@ def test_a_profile_without_a_folder_is_refused_and_nobody_notices() -> None:
     assert not rig.scheduler.state().profiling
 
 
-SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 40)]
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40)]
 
 
-@pytest.mark.parametrize("seed", [*range(6), *SLOW])
+@pytest.mark.parametrize("seed", [*range(4), *SLOW])
 def test_random_conversations_under_eviction_are_exact_and_conserve_slots(seed: int) -> None:
     rng = random.Random(seed)
     spec = rng.choice([TreeSpec(8, 4, 8), TreeSpec(4, 4, 4), TreeSpec(16, 4, 6), TreeSpec(1, 1, 3)])

@@ -84,12 +84,12 @@ class Watched:
 
 ENDS = (5, 64, 65, 68, 128, 129, 131, 193, 256, 257, 384)
 # Ends beside others of their kind: of a block, of a window, of a page.
-ALIKE = (68, 129, 193, 256, 384)
+ALIKE = (64, 68, 129, 193, 256, 384)
 BY_STOP = [
     pytest.param(end, "stop", marks=(pytest.mark.slow,) if end in ALIKE else ()) for end in ENDS
 ]
 # Ends of both kinds leave the same behind: one kind at a few places is enough for everybody.
-FEW = (64, 129, 257)
+FEW = (64, 257)
 BY_LENGTH = [
     pytest.param(end, "length", marks=() if end in FEW else (pytest.mark.slow,)) for end in ENDS
 ]

@@ -158,7 +158,10 @@ def test_prompt_logprobs_after_a_tombstone_are_reported_from_where_they_were_ask
     rig.assert_conserved()
 
 
-@pytest.mark.parametrize("seed", range(8))
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40)]
+
+
+@pytest.mark.parametrize("seed", [*range(4), *SLOW])
 def test_random_branches_under_eviction_are_exact(seed: int) -> None:
     rng = random.Random(seed)
     # A window no shorter than a ring's rows, as in the network: both are exact together.

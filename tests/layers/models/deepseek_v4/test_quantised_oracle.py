@@ -64,7 +64,13 @@ def relative(error: Tensor, spread: float) -> float:
     return float(error.square().mean().sqrt()) / spread
 
 
-@pytest.mark.parametrize(("which", "chunk"), [(3, None), (11, 100), (16, 64), (18, 256)])
+# On the CPU a prompt with chunks like another's is for those with time.
+ALIKE = () if torch.cuda.is_available() else (pytest.mark.slow,)
+
+
+@pytest.mark.parametrize(
+    ("which", "chunk"), [(3, None), (11, 100), pytest.param(16, 64, marks=ALIKE), (18, 256)]
+)
 def test_chunks_give_the_published_logits(
     smooth: Path,
     device: torch.device,

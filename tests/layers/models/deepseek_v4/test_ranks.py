@@ -114,10 +114,18 @@ def reference(config: ModelConfig, record_format: RecordFormat, dtype: torch.dty
 
 
 WORLDS = {2: {}, 4: {"num_attention_heads": 8, "o_groups": 4}}
+BOUNDS: dict[RecordFormat, float] = {"fp32": 1e-4, "bf16": 0.1, "fp8": 0.3}
+# Every format for two ranks, one for four; the others are for those with time.
+SHARED = [
+    pytest.param(
+        world, name, bound, marks=(pytest.mark.slow,) if world > 2 and name != "fp32" else ()
+    )
+    for world in WORLDS
+    for name, bound in BOUNDS.items()
+]
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("record_format", "bound"), [("fp32", 1e-4), ("bf16", 0.1), ("fp8", 0.3)])
+@pytest.mark.parametrize(("world", "record_format", "bound"), SHARED)
 def test_ranks_compute_what_one_rank_computes(
     world: int, record_format: RecordFormat, bound: float
 ) -> None:
@@ -155,7 +163,7 @@ def quantised(folder: Path, form: str) -> Maker:
 
 
 @pytest.mark.usefixtures("dense_weights_once")
-@pytest.mark.parametrize("form", ["fp4", "fp8", "both"])
+@pytest.mark.parametrize("form", ["fp4", pytest.param("fp8", marks=pytest.mark.slow), "both"])
 def test_ranks_share_a_checkpoint_that_stays_quantised(folder: Path, form: str) -> None:
     """Where a choice of blocks or experts is close, roundings decide it: few rows are far off."""
     make = quantised(folder, form)

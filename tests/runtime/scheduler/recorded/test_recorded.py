@@ -13,7 +13,11 @@ PARTS = 6
 ANEW = "python -m tests.runtime.scheduler.recorded.record"
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+# Every other workload is for those with time.
+OFTEN = [pytest.param(k, marks=(pytest.mark.slow,) if k % 2 else ()) for k in range(PARTS)]
+
+
+@pytest.mark.parametrize("part", OFTEN)
 def test_plans_and_answers_are_as_recorded(part: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="umbra.scheduler")
     recorded = read()
