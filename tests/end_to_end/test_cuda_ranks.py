@@ -17,7 +17,7 @@ import pytest
 
 from tests.end_to_end.pools import assert_all_free
 from tests.end_to_end.test_cuda_reuse import DEVICE, READY_S
-from tests.end_to_end.test_rank_faults import RANK_MAIN, assert_told, traffic
+from tests.end_to_end.test_rank_faults import NOTICE_S, RANK_MAIN, assert_told, traffic
 from tests.evaluate.case import Cell, make_cases
 from tests.evaluate.closeness import distance_at_fork
 from tests.evaluate.server import HttpServer
@@ -84,6 +84,6 @@ def test_a_server_that_loses_a_gpu_says_so_and_ends(
 
         os.kill(running(RANK_MAIN, server.children())[rank], number)
 
-        assert_told(waiting, lost)
+        assert_told(waiting, lost, NOTICE_S)
         server.wait_exit(30.0)
         assert f"rank {rank} {how}" in server.log()
