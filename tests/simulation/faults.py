@@ -10,7 +10,7 @@ import msgspec
 
 import runtime.scheduler.distrust as distrust_module
 import runtime.scheduler.plan_builder as plan_builder
-import runtime.tokenizer.manager as manager_module
+import runtime.tokenizer.admitting as admitting
 from mem_cache.tree.handles import Lock, Match
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.messages import Outputs
@@ -187,12 +187,12 @@ def _event_is_lost(real: Faulty, self: KvEvents, insertion: Any, namespace: str)
 # --- manager and wire
 
 
-@_fault(manager_module, "make_requests")
+@_fault(admitting, "make_requests")
 def _salt_is_left_out(real: Faulty, *args: Any, **how: Any) -> Any:
     return [msgspec.structs.replace(request, namespace="") for request in real(*args, **how)]
 
 
-@_fault(manager_module, "make_requests")
+@_fault(admitting, "make_requests")
 def _all_choices_have_one_seed(real: Faulty, *args: Any, **how: Any) -> Any:
     requests = real(*args, **how)
     return [msgspec.structs.replace(r, sampling=requests[0].sampling) for r in requests]
