@@ -6,9 +6,12 @@ from contextlib import contextmanager
 
 # Collections of young objects are cheap and find little: a step makes few cycles.
 THRESHOLDS = (20_000, 20, 50)
+# asyncio leaves a cycle of each connection that ended, which grows old before it does. Of a process
+# with connections a full collection in time for some thousand of them; it has few objects to walk.
+WITH_CONNECTIONS = (20_000, 20, 5)
 
 
-def calm_collector() -> None:
+def calm_collector(thresholds: tuple[int, int, int] = THRESHOLDS) -> None:
     """Take what lives now, imports and weights above all, out of all later collections.
 
     A full collection walks every object there is: with torch imported, some 90 ms in which no
@@ -16,7 +19,7 @@ def calm_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*THRESHOLDS)
+    gc.set_threshold(*thresholds)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from runtime.child import CONFIG_EXIT_CODE, configure_logging, write_stacks_on_signal
-from runtime.collector import calm_collector
+from runtime.collector import WITH_CONNECTIONS, calm_collector
 from runtime.command_line import parse_args
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, RuntimeFault
@@ -143,7 +143,7 @@ async def _serve(config: ServerConfig, scheduler_main: str) -> int:
         life.is_ready()
         warn_of_few_files(config.max_queued_requests + manager.rows)
         app = create_app(manager, config)
-        calm_collector()
+        calm_collector(WITH_CONNECTIONS)
         running = _Running(config, app, manager=manager, life=life, signals=signals)
         return await running.run(listener)
 

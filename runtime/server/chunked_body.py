@@ -5,6 +5,7 @@ of what an event of one token costs the process.
 """
 
 import asyncio
+import weakref
 from typing import Any
 
 from starlette.types import Scope
@@ -25,7 +26,9 @@ class ChunkedBody:
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        # The cycle's scope has this body: each keeping the other, a connection would be garbage
+        # that only a full collection finds.
+        self._cycle = weakref.ref(cycle)
         self._flow = cycle.flow
         self._transport = cycle.transport
         self.held_bytes = 0
@@ -37,7 +40,8 @@ class ChunkedBody:
         """
         if self._flow.write_paused:
             await self._flow.drain()
-        if self._cycle.disconnected:
+        cycle = self._cycle()
+        if cycle is None or cycle.disconnected:
             await asyncio.sleep(0)  # who waits for that has a turn, and ends the stream
         elif data:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))

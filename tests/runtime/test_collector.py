@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from runtime.collector import THRESHOLDS, calm_collector, paused_collector
+from runtime.collector import (
+    THRESHOLDS,
+    WITH_CONNECTIONS,
+    calm_collector,
+    paused_collector,
+)
 
 
 def test_what_lives_now_is_taken_out_of_later_collections() -> None:
@@ -22,11 +27,12 @@ def test_what_lives_now_is_taken_out_of_later_collections() -> None:
     assert made.stdout.strip() == "True"
 
 
-def test_young_objects_are_collected_seldom() -> None:
+@pytest.mark.parametrize("thresholds", [THRESHOLDS, WITH_CONNECTIONS])
+def test_young_objects_are_collected_seldom(thresholds: tuple[int, int, int]) -> None:
     before = gc.get_threshold()
     try:
-        calm_collector()
-        assert gc.get_threshold() == THRESHOLDS
+        calm_collector(thresholds)
+        assert gc.get_threshold() == thresholds
         assert gc.isenabled()
     finally:
         gc.unfreeze()

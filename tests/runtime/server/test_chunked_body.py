@@ -1,9 +1,11 @@
 """Streams on real connections: what a client reads, and what happens when it does not."""
 
+import gc
 import re
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +15,7 @@ import uvicorn
 
 from runtime.errors import RequestFailed
 from runtime.server.arrival import protocol_class
-from runtime.server.chunked_body import chunked_body
+from runtime.server.chunked_body import ChunkedBody, chunked_body
 from runtime.server.open_connections import OpenConnections
 from runtime.server.replies import EventStream
 from runtime.server.unread_replies import UnreadReplies
@@ -27,19 +29,24 @@ class App:
     """Answers every request with a stream.
 
     direct  whether the last stream was written to the connection itself
+    bodies  those that live of what streams were written to
     pulled  large events taken from the generator
     closed  set when a generator of large events has ended
     """
 
     def __init__(self) -> None:
         self.direct = False
+        self.bodies: weakref.WeakSet[ChunkedBody] = weakref.WeakSet()
         self.pulled = 0
         self.closed = threading.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         while (await receive())["more_body"]:
             pass
-        self.direct = chunked_body(scope) is not None
+        body = chunked_body(scope)
+        self.direct = body is not None
+        if body is not None:
+            self.bodies.add(body)
         events = {"/small": self._small, "/large": self._large, "/fails": self._fails}
         await EventStream(events[scope["path"]]())(scope, receive, send)
 
@@ -117,6 +124,23 @@ def test_chunks_make_up_the_events() -> None:
     assert app.direct
     assert b"transfer-encoding: chunked" in head.lower()
     assert unchunked(body) == (b"".join(EVENTS) + b"data: [DONE]\n\n", b"")
+
+
+def test_an_ended_stream_is_freed_without_a_collection() -> None:
+    app = App()
+    gc.disable()
+    try:
+        with serving(app) as port:
+            with connected(port) as client:
+                client.sendall(request("/small"))
+                read_all(client)
+            deadline = time.monotonic() + 10.0
+            while app.bodies and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert app.direct
+            assert not app.bodies
+    finally:
+        gc.enable()
 
 
 def test_a_connection_serves_the_requests_that_follow_a_stream() -> None:
