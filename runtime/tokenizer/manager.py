@@ -37,8 +37,8 @@ from runtime.tokenizer.call import GenerateCall, Limits
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import Observer
-from runtime.tokenizer.queued_tokens import QueuedTokens
 from runtime.tokenizer.questions import Asking, Questions
+from runtime.tokenizer.queued_tokens import QueuedTokens
 from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer

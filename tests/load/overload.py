@@ -58,7 +58,7 @@ class Phase:
 
     refused_s      how long refusals took, from the connection on
     first_s        how long the first bytes of streamed answers took
-    passed         answers to others that ended meanwhile
+    passed         answers to others that ended while a request that was sent had none
     retry_after_s  what refusals said
     tokens         that were sampled
     """
@@ -224,12 +224,13 @@ async def _ask(server: ServerProcess, flood: Flood, draw: random.Random, phase: 
     """Send one request and note what became of it."""
     ask = draw_ask(draw, flood.sizes, stream=draw.random() < 0.5)
     data = post(ask.path, ask.body)
-    begun, answered = time.monotonic(), phase.outcomes["answered"]
+    begun = time.monotonic()
     try:
         async with asyncio.timeout(_LIMIT_S):
             exchange = await Exchange.open(server.port)
             try:
                 await exchange.send(data)
+                answered = phase.outcomes["answered"]
                 head = await exchange.head()
                 if head.status == 200 and ask.body["stream"]:
                     first = True
