@@ -108,7 +108,7 @@ def test_tokens_beyond_what_may_wait_are_refused_while_the_scheduler_is_in_a_ste
                     await manager.state()
                     assert manager.refusal_at_once(Share()) is None
                     with pytest.raises(QueueFull, match="6 tokens are waiting, 6 more"):
-                        await manager.generate(call([1] * 3, n=2)).start()
+                        await manager.generate(call([1] * 3, n=2)).prepare()
                     async with manager.generate(call([1] * 4)):
                         assert isinstance(manager.refusal_at_once(Share()), QueueFull)
                     await second.aclose()
