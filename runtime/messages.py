@@ -213,6 +213,17 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     retry_after_s: int | None = None
 
 
+class Queued(msgspec.Struct, frozen=True, tag=True):
+    """What waits, before a step: sent when it has changed, where `--max-queued-tokens` is given.
+
+    received  `Generate` messages read so far
+    tokens    that the prefills of waiting requests will compute, as far as is known
+    """
+
+    received: int
+    tokens: int
+
+
 class Flushed(msgspec.Struct, frozen=True, tag=True):
     """Answer to `Flush`."""
 
@@ -287,7 +298,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 ToScheduler = (
     Generate | Abort | Stop | Flush | GetState | GetCache | StartProfile | StopProfile | Shutdown
 )
-FromScheduler = Outputs | Refused | Flushed | State | CacheView | Profiled | Ready
+FromScheduler = Outputs | Refused | Queued | Flushed | State | CacheView | Profiled | Ready
 
 
 def pack_ids(ids: "list[int] | np.ndarray") -> bytes:

@@ -88,6 +88,8 @@ class Admission:
             self._note_start(request, match)
             if waits:
                 waiting += 1
+                # A request that enough others have passed keeps a row.
+                kept_rows += self._queue.is_passed(request)
                 continue
             brought = self._bring(request, match, reserve)
             if brought is None:  # more of it is copied in the next step
@@ -124,7 +126,7 @@ class Admission:
             match = self._residency.match(request)
             self._note_start(request, match)
             ranked.append((request, match.start))
-        return self._queue.order(ranked, now_s)
+        return self._queue.order(ranked, now_s, rows=self._residency.table.free)
 
     def _note_start(self, request: Request, match: Match) -> None:
         """Note in the queue where a request would start: behind all that it waits for."""

@@ -24,6 +24,7 @@ from runtime.messages import (
     Generate,
     GetState,
     Outputs,
+    Queued,
     Shutdown,
     State,
     Stop,
@@ -107,6 +108,8 @@ class Scheduler:
         )
         self._by_id = ChainMap(*(replica.sets.by_id for replica in self.replicas))
         self._steps = 0
+        self._received = 0
+        self._queued = Queued(received=0, tokens=0)
         self.running = True
 
     # --- the loop
@@ -137,6 +140,7 @@ class Scheduler:
         for replica in replicas:
             replica.admit()
         self._placement.move_waiting()
+        self._report_queue()
         steps = [replica.plan(self._steps + 1) for replica in replicas]
         copied = self._launch(steps)
         for replica in replicas:
@@ -212,6 +216,19 @@ class Scheduler:
         else:
             self._reply()
 
+    def _report_queue(self) -> None:
+        """Say how many tokens wait, where they are bounded and that has changed."""
+        if self.settings.max_queued_tokens is None:
+            return
+        queued = Queued(self._received, self._queued_tokens)
+        if queued != self._queued:
+            self._queued = queued
+            self._socket.send(queued)
+
+    @property
+    def _queued_tokens(self) -> int:
+        return sum(replica.sets.waiting.uncached_tokens for replica in self.replicas)
+
     def _reply(self) -> None:
         items = [item for replica in self.replicas for item in replica.take_replies()]
         if items:
@@ -245,6 +262,7 @@ class Scheduler:
                 self.running = False
 
     def _add(self, message: Generate) -> None:
+        self._received += 1
         refusal = refusal_of(
             message,
             self.settings,
@@ -268,7 +286,7 @@ class Scheduler:
         waiting = sum(len(replica.sets.waiting) for replica in replicas)
         return Crowd(
             waiting=waiting,
-            tokens=sum(replica.sets.waiting.uncached_tokens for replica in replicas),
+            tokens=self._queued_tokens,
             free_rows=sum(replica.residency.table.free for replica in replicas),
             share_waiting=shares.waiting(share),
             share_running=shares.running(share),

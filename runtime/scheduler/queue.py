@@ -15,10 +15,14 @@ Policy = Literal["lpm", "fcfs"]
 class WaitingQueue:
     """Requests that hold nothing yet.
 
-    lpm   higher priority, then whoever has waited longer than `patience_s`, then the longest
-          prefix in the cache; beyond `ranked` requests only the oldest ones are ranked, so that
-          a long queue costs no more than a short one
+    lpm   higher priority, then requests that are due, then the longest prefix in the cache;
+          beyond `ranked` requests only the oldest ones are ranked, so that a long queue costs no
+          more than a short one
     fcfs  higher priority, then arrival
+
+    A request is due once it has waited longer than `patience_s`, or once `most_passed` later
+    arrivals of its share and priority have got rows before it. Due requests go in the order of
+    arrival: what a request waits for has a bound that the speed of the server does not change.
 
     This is the order inside a share. Among the requests of one priority the share with the least
     service is next, see `FairShares`.
@@ -36,12 +40,14 @@ class WaitingQueue:
         shares: FairShares | None = None,
         aging_s: float = 0.0,
         patience_s: float = 2.0,
+        most_passed: int = 1024,
         ranked: int = 128,
     ) -> None:
         self.policy: Policy = policy
         self.shares = shares or FairShares()
         self._aging_s = aging_s
         self._patience_s = patience_s
+        self._most_passed = most_passed
         self._ranked = ranked
         self._requests: dict[int, Request] = {}
         self.uncached_tokens = 0
@@ -77,6 +83,20 @@ class WaitingQueue:
                 del self._alike[key]
         return request
 
+    def start(self, request: Request) -> None:
+        """Take out a request that gets a row, and count it with those that it passes."""
+        mine = request.arrival_s, request.id
+        for other in self._requests.values():
+            if other is request:
+                break
+            if (other.arrival_s, other.id) < mine and _in_one_line(other, request):
+                other.passed += 1
+        self.remove(request.id)
+
+    def is_passed(self, request: Request, *, rows: int = 1) -> bool:
+        """Whether `rows` more later arrivals that get rows before a request would be too many."""
+        return request.passed + rows > self._most_passed
+
     def note_start(self, request: Request, position: int) -> None:
         """Note where the prefill of a request that waits would start, as last looked up.
 
@@ -107,16 +127,23 @@ class WaitingQueue:
             waiting = self._in_turns(waiting)
         return waiting[: self._ranked]
 
-    def order(self, ranked: list[tuple[Request, int]], now_s: float) -> list[Request]:
-        """Return the candidates, given with their matched tokens, in the order of admission."""
+    def order(
+        self, ranked: list[tuple[Request, int]], now_s: float, *, rows: int = 1
+    ) -> list[Request]:
+        """Return the candidates in the order of admission.
+
+        ranked  the candidates and their matched tokens
+        rows    at most so many of them start before the next call
+        """
         if self.policy == "fcfs":
             return self._shared_out([request for request, _ in ranked])
 
         def key(item: tuple[Request, int]) -> tuple[int, int, int, float, int]:
             request, matched = item
-            overdue = now_s - request.arrival_s > self._patience_s
-            by_match = 0 if overdue else -matched
-            return (-request.level, 0 if overdue else 1, by_match, request.arrival_s, request.id)
+            late = now_s - request.arrival_s > self._patience_s
+            due = late or self.is_passed(request, rows=rows)
+            by_match = 0 if due else -matched
+            return (-request.level, 0 if due else 1, by_match, request.arrival_s, request.id)
 
         return self._shared_out([request for request, _ in sorted(ranked, key=key)])
 
@@ -165,6 +192,11 @@ class WaitingQueue:
                 else:
                     heappop(heap)
         return result
+
+
+def _in_one_line(one: Request, other: Request) -> bool:
+    """Whether the order of arrival decides between two requests: one share, one priority."""
+    return one.level == other.level and one.share.name == other.share.name
 
 
 def _several_shares(requests: list[Request]) -> bool:

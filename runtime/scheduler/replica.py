@@ -353,5 +353,9 @@ class Replica:
 
 
 def _waiting_queue(settings: SchedulerSettings, shares: FairShares | None) -> WaitingQueue:
-    aging_s = settings.priority_aging_s
-    return WaitingQueue(settings.schedule_policy, shares=shares, aging_s=aging_s)
+    return WaitingQueue(
+        settings.schedule_policy,
+        shares=shares,
+        aging_s=settings.priority_aging_s,
+        most_passed=settings.max_queued_requests,
+    )

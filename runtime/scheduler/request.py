@@ -120,6 +120,7 @@ class Request:
     held           the logits of the last token are kept, as its mask is not known yet
     awaited_at     where the first of those that wait for this prefill will start, if any does
     level          its priority, and what waiting has added to that
+    passed         later arrivals of its share and level that got rows before it
     urgency        the highest level of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
@@ -142,6 +143,7 @@ class Request:
         self.share = message.share
         self.timeout_s = message.timeout_s
         self.priority = self.level = self.urgency = message.priority
+        self.passed = 0
         self.awaited_at: int | None = None
         self.stream = message.stream
         self.background = message.background

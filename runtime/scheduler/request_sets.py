@@ -77,7 +77,7 @@ class RequestSets:
 
     def start(self, request: Request) -> None:
         """Take a request that was given a row out of the queue."""
-        self.waiting.remove(request.id)
+        self.waiting.start(request)
         self.prefills.append(request)
         self.shares.start(request.share, request.target - request.matched)
 

@@ -14,7 +14,8 @@ from runtime.share import Share
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
 from runtime.tokenizer.choice import Choice
 from runtime.tokenizer.observer import Observer
-from runtime.tokenizer.stream import Bundle, Group, queue_full, share_full
+from runtime.tokenizer.queued_tokens import QueuedTokens
+from runtime.tokenizer.stream import Bundle, Group, queue_full, share_full, tokens_full
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
 
@@ -45,6 +46,7 @@ class Admitting:
     _seeds: Iterator[int]
     _ids: "itertools.count[int]"
     _threads: TokeniserThreads
+    _queued: QueuedTokens
     _running: dict[int, tuple[Group, Choice]]
     _groups: dict[Group, None]
     _labels: dict[str, Group]
@@ -74,8 +76,10 @@ class Admitting:
             refusal = Unavailable(SHUTS_DOWN)
         elif self.in_flight >= self.room:
             refusal = queue_full(self.in_flight, self.last_state)
-        elif share.max_queued is not None:
-            refusal = self._share_full(share, share.max_queued)
+        else:
+            refusal = self._tokens_full(1, 1)
+            if refusal is None and share.max_queued is not None:
+                refusal = self._share_full(share, share.max_queued)
         if refusal is not None:
             observer = self.observer.of_call(None, started_s=self.clock())
             observer.refused(type(refusal).__name__)
@@ -86,6 +90,8 @@ class Admitting:
         with self._noting_refusal(group):
             self._reserve(group, call.sampling.n)
             prompt = await self._packed(call)
+            if full := self._tokens_full(len(prompt) // 4, call.sampling.n):
+                raise full
             turn_id, traced = self.tokenizer.turn_id, group.observer.traced
             group.prepared = make_requests(
                 call,
@@ -105,10 +111,14 @@ class Admitting:
                 raise group.error or Aborted("closed before it was sent")
             took_s = self.clock() - group.started_s
             requests, group.prepared = group.prepared, []
+            tokens = len(requests[0].input_ids) // 4
+            if full := self._tokens_full(tokens, len(requests)):
+                raise full
             group.choices = make_choices(call, requests, self.tokenizer)
             for request, choice in zip(requests, group.choices, strict=True):
                 self._running[request.request_id] = (group, choice)
                 self._socket.send(request)
+                self._queued.sent(tokens)
             self._release(group)
             group.observer.stage("tokenize", took_s)
 
@@ -171,6 +181,21 @@ class Admitting:
         if count < most_queued + rows:
             return None
         return share_full(count - rows, self.last_state)
+
+    def _tokens_full(self, tokens: int, count: int) -> QueueFull | None:
+        """Return the scheduler's refusal where prompts exceed the bound on tokens that wait.
+
+        It takes whatever finds a free row, however long.
+
+        tokens  of each prompt
+        count   of the call's choices, each with that prompt
+        """
+        queued, most = self._queued, self._queued.most
+        if most is None or not queued.exceeds(count * tokens):
+            return None
+        if len(self._running) + count <= self.rows:
+            return None
+        return tokens_full(queued.count, count * tokens, most, self.last_state)
 
     def _check_idle(self) -> None:
         """Note whether anything is in flight."""

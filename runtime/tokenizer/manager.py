@@ -24,6 +24,7 @@ from runtime.messages import (
     FromScheduler,
     Output,
     Outputs,
+    Queued,
     Ready,
     Refused,
     Shutdown,
@@ -37,6 +38,7 @@ from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import Observer
 from runtime.tokenizer.questions import Asking, Questions
+from runtime.tokenizer.queued_tokens import QueuedTokens
 from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -179,6 +181,7 @@ class TokenizerManager(Admitting, Asking):
         self.last_heartbeat = self.clock()
         self._socket = socket
         self._questions = Questions(socket, self._ids)
+        self._queued = QueuedTokens(self.config.max_queued_tokens)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new calls, let running ones finish, then end the rest; return their number.
@@ -242,6 +245,8 @@ class TokenizerManager(Admitting, Asking):
                             await asyncio.sleep(0)
             case Refused():
                 self._refused(message)
+            case Queued():
+                self._queued.report(message)
             case State():
                 self.last_state, self.last_heartbeat = message, self.clock()
                 self._questions.answered(message)

@@ -155,6 +155,12 @@ def queue_full(in_flight: int, state: State | None) -> QueueFull:
     return QueueFull(text, retry_after_s=_retry_after_s(state))
 
 
+def tokens_full(waiting: int, tokens: int, most: int, state: State | None) -> QueueFull:
+    """Return what to raise for a call whose tokens exceed the bound on those that wait."""
+    text = f"{waiting} tokens are waiting, {tokens} more would exceed {most}"
+    return QueueFull(text, retry_after_s=_retry_after_s(state))
+
+
 def share_full(waiting: int, state: State | None) -> QueueFull:
     """Return what to raise for a call beyond the bound of its share."""
     text = f"{waiting} requests of this API key are waiting, which is its limit"

@@ -22,6 +22,7 @@ from runtime.messages import (
     Logprobs,
     Output,
     Outputs,
+    Queued,
     Ready,
     Refused,
     Sampling,
@@ -65,6 +66,7 @@ FROM_SCHEDULER: list[FromScheduler] = [
         ]
     ),
     Refused(1, "too_long", "no"),
+    Queued(3, 1 << 20),
     Flushed(4, True, "done"),
     State(0, {"requests": 1.0}, {"running": 2.0}, step_age_s=0.5, loop_age_s=0.25),
     Ready(1024, 300, [1], {"pages": 7, "device": "cpu", "ok": True, "share": 0.5}),

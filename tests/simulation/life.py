@@ -65,7 +65,9 @@ class Life:
     def _start_all(self) -> None:
         self._start_engine()
         config = ServerConfig(
-            max_queued_requests=self.world.max_queued, max_running_requests=self.world.rows
+            max_queued_requests=self.world.max_queued,
+            max_queued_tokens=self.world.max_queued_tokens,
+            max_running_requests=self.world.rows,
         )
         with self.loop.running():
             self.manager = TokenizerManager(

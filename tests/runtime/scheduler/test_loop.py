@@ -1,11 +1,13 @@
 """The loop on a runner that checks every read: right tokens, right reuse, nothing leaked."""
 
 import random
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.messages import Abort, Flush, Flushed, Logprobs
+from runtime.messages import Abort, Flush, Flushed, Logprobs, Queued
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -130,6 +132,22 @@ def test_a_waiting_request_takes_over_when_the_one_it_waits_for_is_aborted() -> 
     assert rig.tokens(second) == expected_output(prompt, 2, 50)
     assert rig.cached(second) == 40
     rig.assert_conserved()
+
+
+def test_tokens_that_wait_are_reported_before_each_step_where_they_are_bounded() -> None:
+    rig = Rig(AMPLE, rows=1, adjust=partial(replace, max_queued_tokens=40))
+    prompt = prompt_of(7, 24)
+    rig.send(prompt, 3)
+    rig.scheduler.turn()
+    rig.send([*prompt, 1, 2], 3)
+    rig.send(prompt_of(8, 18), 3)
+    rig.scheduler.turn()
+    assert [m for m in rig.socket.outbox if isinstance(m, Queued)] == [Queued(1, 0), Queued(3, 26)]
+    [refused] = rig.refusals()
+    assert "26 tokens are waiting, 18 more would exceed 40" in refused.message
+
+    rig.run()
+    assert [m for m in rig.socket.outbox if isinstance(m, Queued)][-1] == Queued(3, 0)
 
 
 def test_what_can_never_fit_is_refused_at_once() -> None:

@@ -42,6 +42,40 @@ def test_whoever_waited_too_long_goes_before_any_match() -> None:
     assert order(queue, {1: 50, 2: 10, 4: 60}, 5.5) == [3, 2, 4, 1]
 
 
+def test_a_request_that_enough_later_ones_have_passed_is_due_with_all_before_it() -> None:
+    queue = WaitingQueue("lpm", patience_s=99.0, most_passed=3)
+    for request in (make(1, 0.1), make(2, 0.2), make(3, 0.3), *(make(k, k) for k in range(4, 9))):
+        queue.add(request)
+    matched = {5: 10, 6: 20, 7: 30, 8: 40}
+    by_id = {request.id: request for request in queue}
+    assert order(queue, matched, 9.0)[:2] == [8, 7]
+
+    queue.start(by_id[3])
+    queue.start(by_id[8])
+    assert [by_id[k].passed for k in (1, 2, 4, 7)] == [2, 2, 1, 1]
+    assert order(queue, matched, 9.0) == [7, 6, 5, 1, 2, 4]
+    # Two rows may go to two that match more: the first ones would be passed too often.
+    ranked = [(r, matched.get(r.id, 0)) for r in queue.candidates(9.0)]
+    assert [r.id for r in queue.order(ranked, 9.0, rows=2)] == [1, 2, 7, 6, 5, 4]
+
+    queue.start(by_id[7])
+    assert order(queue, matched, 9.0) == [1, 2, 6, 5, 4]
+
+
+def test_who_is_passed_by_another_share_or_priority_is_not_counted() -> None:
+    queue = WaitingQueue("lpm", most_passed=1)
+    waits = make(1, 0.1)
+    others = make(2, 0.2, priority=1), of_share(3, 0.3, "b"), make(4, 0.05), make(5, 0.5)
+    for request in (waits, *others):
+        queue.add(request)
+
+    for request in others[:3]:
+        queue.start(request)
+        assert not queue.is_passed(waits)
+    queue.start(others[3])
+    assert queue.is_passed(waits)
+
+
 def test_patience_does_not_overtake_priority() -> None:
     queue = filled(make(1, 0.0), make(2, 9.0, priority=1), make(3, 9.0, priority=-1))
 

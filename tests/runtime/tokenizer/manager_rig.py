@@ -26,12 +26,15 @@ async def running(
     tokenizer: TextTokenizer = BYTES,
     max_queued_requests: int = 1024,
     max_running_requests: int = 64,
+    max_queued_tokens: int | None = None,
 ) -> AsyncIterator[tuple[TokenizerManager, FakeScheduler]]:
     """Run a manager against a scripted scheduler; nothing may be in flight at the end."""
     with private_addresses() as addresses, FakeScheduler(addresses, script) as fake:
         socket = ManagerSocket(addresses)
         config = ServerConfig(
-            max_queued_requests=max_queued_requests, max_running_requests=max_running_requests
+            max_queued_requests=max_queued_requests,
+            max_running_requests=max_running_requests,
+            max_queued_tokens=max_queued_tokens,
         )
         manager = TokenizerManager(config, tokenizer, socket, READY, seeds=itertools.count(40))
         receiving = asyncio.create_task(manager.run())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from runtime.errors import Aborted, BadRequest, QueueFull
-from runtime.messages import Abort, Generate
+from runtime.messages import Abort, Generate, Queued
 from runtime.server.runs import gather, merge
 from runtime.share import Share
 from tests.runtime.tokenizer.manager_rig import call, run, running
@@ -89,6 +89,45 @@ def test_a_key_with_all_that_may_wait_and_run_is_refused_at_once_and_others_are_
                 assert "1 requests of this API key are waiting" in str(refusal)
                 assert manager.refusal_at_once(Share("two", max_running=1, max_queued=1)) is None
             assert manager.refusal_at_once(one) is None
+
+    run(test)
+
+
+def test_tokens_beyond_what_may_wait_are_refused_while_the_scheduler_is_in_a_step() -> None:
+    async def test() -> None:
+        async with running(silent, max_running_requests=1, max_queued_tokens=10) as (manager, fake):
+            async with manager.generate(call([1] * 50)):  # finds a row, however long
+                await fake.saw(Generate)
+                fake.send(Queued(received=1, tokens=0))
+                await manager.state()
+                async with manager.generate(call([1] * 10)) as second:
+                    # The scheduler has not read it: it counts in whole.
+                    assert isinstance(manager.refusal_at_once(Share()), QueueFull)
+                    await fake.saw(Generate, 2)
+                    fake.send(Queued(received=2, tokens=6))
+                    await manager.state()
+                    assert manager.refusal_at_once(Share()) is None
+                    with pytest.raises(QueueFull, match="6 tokens are waiting, 6 more"):
+                        await manager.generate(call([1] * 3, n=2)).prepare()
+                    async with manager.generate(call([1] * 4)):
+                        assert isinstance(manager.refusal_at_once(Share()), QueueFull)
+                    await second.aclose()
+            assert manager.refusal_at_once(Share()) is None
+            assert len(await fake.saw(Generate, 3)) == 3
+
+    run(test)
+
+
+def test_calls_prepared_together_are_judged_again_as_they_are_sent() -> None:
+    async def test() -> None:
+        async with running(silent, max_running_requests=1, max_queued_tokens=10) as (manager, _):
+            streams = [manager.generate(call([1] * 6)) for _ in range(2)]
+            for stream in streams:
+                await stream.prepare()
+            async with streams[0]:
+                with pytest.raises(QueueFull):
+                    await streams[1].start()
+            assert manager.in_flight == 0
 
     run(test)
 
