@@ -204,6 +204,22 @@ def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
     rig.assert_conserved()
 
 
+def test_copies_that_are_due_are_made_before_all_those_of_a_step(either_way: bool) -> None:
+    """The giver's own row starts in the turn in which two prefixes are copied from it."""
+    rig = Spread(AMPLE, overlap=either_way)
+    other = prompt_of(5, 100)
+    for text in (HISTORY, other):
+        rig.ask_at(0, text)
+    asked = [(0, HISTORY), (1, HISTORY), (1, other)]
+    requests = [rig.send_to(place, [*text, 1], 3) for place, text in asked]
+    rig.run()
+
+    assert [len(exchange.transfers) for exchange in rig.executor.exchanges] == [2]
+    for request, (_, text) in zip(requests, asked, strict=True):
+        assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
+    rig.assert_conserved()
+
+
 @pytest.mark.parametrize("turns", [1, 3, 5])
 def test_an_abort_between_pieces_holds_nothing(turns: int, either_way: bool) -> None:
     rig = Spread(AMPLE, overlap=either_way, copies=FEW)
