@@ -72,6 +72,15 @@ def test_answers_to_one_prompt_at_the_same_time_are_one_turn_each(rig: Rig) -> N
     assert [row.lock.turns for row in rows] == [1, 1, 1]
 
 
+def test_a_prompt_that_another_ended_with_meanwhile_is_no_turn_of_that(rig: Rig) -> None:
+    slow = rig.begin(list(range(8)))
+    _turn(rig, list(range(8)))
+    rig.evict_full(rig.full.capacity)
+    rig.publish(slow, ended=True)
+
+    assert slow.lock.turns == 1
+
+
 def test_ends_and_returns_are_counted_by_turns(rig: Rig) -> None:
     _turn(rig, list(range(8)))
     for _ in range(9):
