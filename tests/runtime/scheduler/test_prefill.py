@@ -1,6 +1,8 @@
 """Chunks under their budgets, and the log-probabilities of prompts across them."""
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +76,18 @@ def test_rows_that_make_the_context_of_a_step_too_long_wait_for_another() -> Non
     assert any(len(plan.chunk_len) > 1 for plan in prefills(rig))
     assert all(len(rig.tokens(request)) == 2 for request in lengths)
     rig.assert_conserved()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_row_is_fed_beside_chunks_as_far_as_the_context_reaches(left: int) -> None:
+    rig = Rig(AMPLE)
+    rig.send(prompt_of(1, 20), 9)
+    rig.turn_until(lambda: len(rig.replica.sets.decoding) == 1)
+    planner, [row] = rig.replica._planning._planner, rig.replica.sets.decoding.requests
+    chunks: Any = SimpleNamespace(ids=[], end=np.array([30, 10]))
+    planner._context = 40 + row.scheduled + left
+
+    assert planner.beside(chunks, [row]) == [row] * left
 
 
 def test_twins_beyond_what_a_step_may_sample_are_sampled_later() -> None:
