@@ -169,6 +169,26 @@ def test_nobody_waits_for_a_point_that_was_passed_already() -> None:
     rig.assert_conserved()
 
 
+def test_who_has_its_prefix_and_lacks_pages_waits_for_nobody() -> None:
+    rig = Rig(PoolSizes(full_pages=30, swa_pages=60, states=20), chunk=16)
+    shared = prompt_of(6, 64)
+    rig.send([*shared, *prompt_of(7, 130)], 1)
+    rig.scheduler.turn()
+    second = rig.send([*shared, 44, *prompt_of(8, 99)], 2)
+    request = rig.request
+    rig.turn_until(lambda: rig.replica.awaits_prefix(request(second)), turns=3)
+    rig.turn_until(lambda: bool(rig.replica.sets.prefills) and _passed(rig, 100), turns=12)
+
+    assert request(second).status is Status.WAITING
+    assert not rig.replica.awaits_prefix(request(second))
+    rig.run()
+    assert rig.cached(second) == 64
+
+
+def _passed(rig: Rig, tokens: int) -> bool:
+    return rig.replica.sets.prefills[0].committed >= tokens
+
+
 @pytest.mark.parametrize("how", ["abort", "retract"])
 def test_whoever_waited_goes_on_when_the_other_leaves(how: str) -> None:
     rig = Rig(AMPLE, spec=LARGE, rows=4, chunk=40, resume=ResumePolicy(page_end=False))
