@@ -140,6 +140,19 @@ def test_the_point_at_the_end_of_a_prompt_serves_who_parts_a_token_before() -> N
     rig.assert_conserved()
 
 
+def test_who_parts_a_token_before_the_end_waits_for_a_last_chunk_on_its_way() -> None:
+    policy = ResumePolicy(page_end=False)
+    rig = Rig(AMPLE, spec=LARGE, chunk=200, overlap=True, resume=policy)
+    prompt = prompt_of(3, 200)
+    rig.send(prompt, 1)
+    rig.scheduler.turn()
+    waiter = rig.send([*prompt[:199], 45, 46], 1)
+    rig.run()
+
+    assert rig.cached(waiter) == 199
+    rig.assert_conserved()
+
+
 def test_of_two_prefixes_in_the_making_the_longer_one_is_waited_for() -> None:
     rig = Rig(AMPLE, spec=LARGE, chunk=150)
     long = prompt_of(6, 400)

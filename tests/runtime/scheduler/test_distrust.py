@@ -169,6 +169,7 @@ def test_a_twin_computes_its_own(overlap: bool) -> None:
 
     assert rig.outputs(one)[-1].error == WHY
     assert_right(rig, twin, prompt, 3)
+    assert rig.cached(twin) == 0
     rig.assert_conserved()
 
 
