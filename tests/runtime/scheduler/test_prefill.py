@@ -1,8 +1,6 @@
 """Chunks under their budgets, and the log-probabilities of prompts across them."""
 
 import random
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,34 +77,12 @@ def test_rows_that_make_the_context_of_a_step_too_long_wait_for_another() -> Non
     rig.assert_conserved()
 
 
-def test_chunks_leave_room_for_rows_that_are_fed_beside_them() -> None:
-    rig = Rig(AMPLE, chunk=16)
-    rig.send(prompt_of(1, 100), 1)
-    rig.scheduler.turn()
-
-    rows = rig.replica._planning._planner.plan(rig.replica.sets.prefills, beside=6)
-
-    assert 0 < len(rows.ids) <= 10
-
-
 def test_the_less_urgent_are_left_out_of_a_context_that_is_too_long() -> None:
     planner = Rig(AMPLE).replica._planning._planner
     planner._context = 100
     old, urgent = admitted(60, ident=1), admitted(60, ident=2, priority=1)
 
     assert planner._within_context([(old, 60), (urgent, 60)]) == [(urgent, 60)]
-
-
-@pytest.mark.parametrize("left", [0, 1])
-def test_a_row_is_fed_beside_chunks_as_far_as_the_context_reaches(left: int) -> None:
-    rig = Rig(AMPLE)
-    rig.send(prompt_of(1, 20), 9)
-    rig.turn_until(lambda: len(rig.replica.sets.decoding) == 1)
-    planner, [row] = rig.replica._planning._planner, rig.replica.sets.decoding.requests
-    chunks: Any = SimpleNamespace(ids=[], end=np.array([30, 10]))
-    planner._context = 40 + row.scheduled + left
-
-    assert planner.beside(chunks, [row]) == [row] * left
 
 
 def test_twins_beyond_what_a_step_may_sample_are_sampled_later() -> None:
