@@ -248,10 +248,11 @@ def test_ends_that_are_not_attached_or_of_the_wrong_kind_are_faults(folder: str)
             writer.check()
 
 
-def test_an_impossible_length_is_a_fault(folder: str) -> None:
-    with pair(folder) as (writer, reader):
+@pytest.mark.parametrize("count", [4096 - 7, 1 << 40])
+def test_an_impossible_length_is_a_fault(folder: str, count: int) -> None:
+    with pair(folder, 4096) as (writer, reader):
         writer.write(b"fine")
-        writer._memory.put_length(0, 1 << 40)
+        writer._memory.put_length(0, count)
         with pytest.raises(RuntimeFault, match="the queue is damaged"):
             reader.read(0)
 
