@@ -200,7 +200,7 @@ def test_who_waits_for_a_prefix_in_the_making_is_not_moved() -> None:
     assert {rig.place(request) for request in requests} == {0}
 
 
-@pytest.mark.parametrize("grammar", [None, Grammar("json", "{}")], ids=["free", "by a grammar"])
+@pytest.mark.parametrize("grammar", [None, Grammar("json_object")], ids=["free", "by a grammar"])
 def test_who_follows_a_grammar_is_not_moved(grammar: Grammar | None) -> None:
     grammars = FakeGrammars(50)
     grammars.instant = True
