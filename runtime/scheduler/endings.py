@@ -58,10 +58,11 @@ class Endings:
         """End a request whose numbers are not finite, or have it computed again.
 
         What it alone left in the cache is not used again. Where it started from the cache, that may
-        be what is wrong: then it is computed once more, from its first token on.
+        be what is wrong: then it is computed once more, from its first token on. Log-probabilities
+        of its prompt that are not told yet are, too.
         """
         self._stats.count("not_finite_requests")
-        suspect = 0 if self._told_of(request) else self._residency.distrust.suspect_of(request)
+        suspect = self._residency.distrust.suspect_of(request)
         self._stats.count("distrusted_pages", self._residency.distrust.own(request))
         if request.suspect or not suspect:
             self.fail(request, NOT_FINITE_REASON)
@@ -70,12 +71,9 @@ class Endings:
         self._sets.suspend(request)
         self._residency.release(request, publish=False)
         request.suspect, request.cached_tokens = suspect, 0
+        if request.doubt_prompt_logprobs():
+            self._replies.forget(request)
         self._on_change()
-
-    @staticmethod
-    def _told_of(request: Request) -> bool:
-        """Whether log-probabilities of its prompt are on their way, which are not told twice."""
-        return bool(request.outgoing.prompt_logprobs)
 
     def abort(self, request: Request) -> None:
         """End a request that nobody wants more of; tokens that were kept for its end are sent."""

@@ -45,7 +45,7 @@ class Replies:
         self._done.append(_output(request, finish, matched, error))
 
     def forget(self, request: Request) -> None:
-        """Drop the news of a request nobody waits for any more."""
+        """Send no news of a request before there are more: they are doubted, or nobody waits."""
         self._fresh.pop(request.id, None)
 
     def take(self) -> list[Output]:

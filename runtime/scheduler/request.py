@@ -161,7 +161,7 @@ class Request:
         self.constraint: GrammarOutput | None = None
         self.held = self.unseen_end = False
         self.suspect = 0
-        self.logprob_next = _first_logprob_position(message, len(prompt))
+        self.logprob_next = self._first_logprob
         self.status = Status.WAITING
         self.total = len(prompt)
         self.target = self.matched = self.committed = self.scheduled = 0
@@ -242,6 +242,20 @@ class Request:
         self.holding.elsewhere = elsewhere
         self.reach = self.copied = self.copied_to = 0
 
+    @property
+    def _first_logprob(self) -> int | None:
+        """The first prompt position whose logits are wanted; None: those of none are."""
+        wanted = self.logprobs
+        return None if wanted is None or wanted.start >= self.prompt_tokens - 1 else wanted.start
+
+    def doubt_prompt_logprobs(self) -> bool:
+        """Have the log-probabilities of its prompt computed again, unless they are told already."""
+        if self.outgoing.begun or self._first_logprob is None:
+            return False
+        self.outgoing.prompt_logprobs.clear()
+        self.logprob_next = self._first_logprob
+        return True
+
     def append(self, token: int) -> None:
         """Add a sampled token."""
         self.tokens[self.total] = token
@@ -274,9 +288,3 @@ class Request:
         """Raise AssertionError unless the four lengths are in order."""
         lengths = (self.matched, self.committed, self.scheduled, self.total)
         assert 0 <= lengths[0] <= lengths[1] <= lengths[2] <= lengths[3], (self.id, lengths)
-
-
-def _first_logprob_position(message: Generate, prompt_tokens: int) -> int | None:
-    if message.logprobs is None or message.logprobs.start >= prompt_tokens - 1:
-        return None
-    return message.logprobs.start

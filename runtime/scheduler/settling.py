@@ -133,7 +133,8 @@ class Settling:
     def _take_spans(self, step: Step, result: StepResult) -> None:
         for span, packed in zip(step.rows.spans, result.spans, strict=True):
             request = step.rows.requests[span.row]
-            request.outgoing.prompt_logprobs.append(packed)
+            if request.status is not Status.SUSPENDED:  # else all of them are computed again
+                request.outgoing.prompt_logprobs.append(packed)
 
     def _take_chunk(
         self, request: Request, end: int, tokens: _Tokens, entry: int | None, is_finite: int

@@ -280,7 +280,10 @@ class Life:
         await self.manager.drain(1000.0)
 
     def _check_empty(self) -> None:
-        demand(self.manager.in_flight == 0, "the manager has something in flight")
+        manager = self.manager
+        demand(manager.in_flight == 0, "the manager has something in flight")
+        kept = manager._groups or manager._labels or manager._running
+        demand(not kept, "the manager keeps calls that have ended")
         for replica in self.engine.scheduler.replicas:
             residency = replica.residency
             demand(residency.rows_used == 0, "a row is lost")

@@ -155,6 +155,16 @@ class _Favour:
         return favour
 
 
+class _SavesMuch(Lru):
+    """Favours points that save 64 tokens or more."""
+
+    def point_favour(self, returns: np.ndarray, uses: np.ndarray) -> np.ndarray:
+        """Return 50 ticks for them."""
+        favour = np.zeros((POINT_KINDS, SAVE_CLASSES), np.int64)
+        favour[:, 1:] = 50
+        return favour
+
+
 def _rig(policy: EvictionPolicy) -> Rig:
     spec = TreeSpec(page_size=4, swa_page_size=2, window=4)
     return Rig(spec, full=40, swa=40, states=20, policy=policy)
@@ -210,4 +220,22 @@ def test_a_favoured_point_is_spared_for_as_many_ticks(ticks: int, survives: bool
     assert (rig.match([1] * 4 + [5]).start == 4) == survives
     assert (rig.match([1] * 8 + [5]).start == 8) != survives
     rig.finish(row)
+    rig.check()
+
+
+def test_a_point_is_worth_more_once_the_one_before_it_is_gone() -> None:
+    rig = _rig(_SavesMuch())
+    rows = [rig.begin([1] * 80), rig.begin([2] * 40)]
+    for row in rows:
+        rig.publish(row)
+    for row, position in ((rows[0], 40), (rows[0], 80), (rows[1], 40)):
+        rig.add_point(row, position)
+        rig.match([9, 9])
+
+    assert rig.evict_swa(states=rig.states.free + 2)
+
+    assert rig.match([*[1] * 80, 5]).start == 80
+    assert rig.match([*[2] * 40, 5]).start == 0
+    for row in rows:
+        rig.finish(row)
     rig.check()

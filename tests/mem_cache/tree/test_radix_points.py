@@ -75,6 +75,15 @@ def test_the_point_used_longest_ago_goes_first(rig: Rig) -> None:
     assert points_by_age(rig.cache, PointKind.PROMPT_END) == [3, 5]
 
 
+def test_points_of_a_kind_age_by_each_request_that_comes(rig: Rig) -> None:
+    rig.complete(list(range(10)), 5, 10)
+    before = rig.cache.arrays.uses["lived"].sum()
+    for _ in range(3):
+        rig.match([99, 99])
+
+    assert rig.cache.arrays.uses["lived"].sum() - before == 3 * 2
+
+
 def test_a_point_that_was_gone_on_from_changes_its_kind(rig: Rig) -> None:
     row = rig.begin(list(range(12)))
     rig.publish(row, ended=True)

@@ -57,6 +57,13 @@ def test_an_answer_asked_for_again_is_a_turn_of_its_conversation(rig: Rig) -> No
     assert _turn(rig, [*range(6), 8, 8, 8], prompt=6) == 2
 
 
+def test_an_answer_asked_for_again_is_one_also_when_its_page_was_gone_on_in(rig: Rig) -> None:
+    _turn(rig, [*range(5), 7], prompt=5)
+    _turn(rig, [*range(5), 7, 50, 51], prompt=8)
+
+    assert _turn(rig, [*range(5), 8, 8], prompt=5) == 3
+
+
 def test_a_question_that_another_asked_otherwise_begins_a_conversation(rig: Rig) -> None:
     _turn(rig, [*range(6), 7, 7, 7])
 
@@ -70,6 +77,15 @@ def test_answers_to_one_prompt_at_the_same_time_are_one_turn_each(rig: Rig) -> N
         rig.publish(row, ended=True)
 
     assert [row.lock.turns for row in rows] == [1, 1, 1]
+
+
+def test_a_prompt_that_another_ended_with_meanwhile_is_no_turn_of_that(rig: Rig) -> None:
+    slow = rig.begin(list(range(8)))
+    _turn(rig, list(range(8)))
+    rig.evict_full(rig.full.capacity)
+    rig.publish(slow, ended=True)
+
+    assert slow.lock.turns == 1
 
 
 def test_ends_and_returns_are_counted_by_turns(rig: Rig) -> None:

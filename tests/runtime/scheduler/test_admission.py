@@ -140,6 +140,19 @@ def test_the_point_at_the_end_of_a_prompt_serves_who_parts_a_token_before() -> N
     rig.assert_conserved()
 
 
+def test_who_parts_a_token_before_the_end_waits_for_a_last_chunk_on_its_way() -> None:
+    policy = ResumePolicy(page_end=False)
+    rig = Rig(AMPLE, spec=LARGE, chunk=200, overlap=True, resume=policy)
+    prompt = prompt_of(3, 200)
+    rig.send(prompt, 1)
+    rig.scheduler.turn()
+    waiter = rig.send([*prompt[:199], 45, 46], 1)
+    rig.run()
+
+    assert rig.cached(waiter) == 199
+    rig.assert_conserved()
+
+
 def test_of_two_prefixes_in_the_making_the_longer_one_is_waited_for() -> None:
     rig = Rig(AMPLE, spec=LARGE, chunk=150)
     long = prompt_of(6, 400)
@@ -167,6 +180,26 @@ def test_nobody_waits_for_a_point_that_was_passed_already() -> None:
 
     assert rig.cached(second) == 0
     rig.assert_conserved()
+
+
+def test_who_has_its_prefix_and_lacks_pages_waits_for_nobody() -> None:
+    rig = Rig(PoolSizes(full_pages=30, swa_pages=60, states=20), chunk=16)
+    shared = prompt_of(6, 64)
+    rig.send([*shared, *prompt_of(7, 130)], 1)
+    rig.scheduler.turn()
+    second = rig.send([*shared, 44, *prompt_of(8, 99)], 2)
+    request = rig.request
+    rig.turn_until(lambda: rig.replica.awaits_prefix(request(second)), turns=3)
+    rig.turn_until(lambda: bool(rig.replica.sets.prefills) and _passed(rig, 100), turns=12)
+
+    assert request(second).status is Status.WAITING
+    assert not rig.replica.awaits_prefix(request(second))
+    rig.run()
+    assert rig.cached(second) == 64
+
+
+def _passed(rig: Rig, tokens: int) -> bool:
+    return rig.replica.sets.prefills[0].committed >= tokens
 
 
 @pytest.mark.parametrize("how", ["abort", "retract"])

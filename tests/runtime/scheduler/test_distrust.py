@@ -5,6 +5,7 @@ import pytest
 
 from mem_cache.spec import PoolSizes
 from runtime.messages import Logprobs
+from tests.runtime.scheduler.test_prefill import assert_prompt_values
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -168,6 +169,7 @@ def test_a_twin_computes_its_own(overlap: bool) -> None:
 
     assert rig.outputs(one)[-1].error == WHY
     assert_right(rig, twin, prompt, 3)
+    assert rig.cached(twin) == 0
     rig.assert_conserved()
 
 
@@ -186,15 +188,36 @@ def test_who_is_suspended_can_be_aborted(overlap: bool) -> None:
     rig.assert_conserved()
 
 
-def test_log_probabilities_of_what_may_be_spoilt_are_never_told() -> None:
-    rig = Rig(AMPLE, chunk=8)
+@overlapping
+@pytest.mark.parametrize("start", [30, 36], ids=["at once", "a chunk later"])
+def test_log_probabilities_that_may_be_spoilt_are_computed_again(overlap: bool, start: int) -> None:
+    rig = Rig(AMPLE, chunk=8, overlap=overlap)
     rig.send(PROMPT, 2)
     rig.run()
     poison(rig, PROMPT, 0)
-    request = rig.send([*PROMPT, *PROMPT], 4, logprobs=Logprobs(30, 0, ()))
+    prompt = [*PROMPT, *PROMPT]
+    request = rig.send(prompt, 4, logprobs=Logprobs(start, 0, ()))
     rig.run()
 
-    [told] = rig.outputs(request)
-    assert (told.error, told.token_ids) == (WHY, [])
+    assert_right(rig, request, prompt, 4)
+    assert_prompt_values(rig, request, prompt, start)
+    assert counted(rig, "not_finite_requests") == 1
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["told", "kept back"])
+def test_log_probabilities_are_told_once_whenever_a_page_goes_bad(stream: bool) -> None:
+    rig = Rig(AMPLE, chunk=32)
+    rig.send(PROMPT, 2)
+    rig.run()
+    request = rig.send([*PROMPT, 1], 8, logprobs=Logprobs(25, 0, ()), stream=stream)
+    rig.turn_until(lambda: len(rig.replica.sets.decoding) == 1)
+    rig.scheduler.turn()
+    poison(rig, PROMPT, 1)
+    rig.run()
+
+    assert_right(rig, request, [*PROMPT, 1], 8)
+    assert_prompt_values(rig, request, [*PROMPT, 1], 25)
+    assert all(item.prompt_logprobs is None for item in rig.outputs(request)[1:])
     assert counted(rig, "not_finite_requests") == 1
     rig.assert_conserved()

@@ -290,6 +290,21 @@ def test_pages_set_aside_are_gone_and_come_back_with_a_clean_copy() -> None:
     assert not rig.known
 
 
+def test_a_page_set_aside_is_not_told_of_again_with_those_above_it() -> None:
+    rig = Rig()
+    rig.insert([1] * 8)
+    lock = rig.cache.lock(rig.cache.match(np.array([1] * 8, np.int32), limit=8))
+    rig.flushed()
+    told = list[Event]()
+    for node in (lock.node, top_of(rig.cache, lock.node)):
+        units = rig.cache.arrays.unit[below(rig.cache, node)].tolist()
+        set_aside(rig.cache, node)
+        rig.events.set_aside(units)
+        told += rig.flushed()
+
+    assert [len(event.hashes) for event in told if isinstance(event, Removed)] == [1, 1]
+
+
 def test_nobody_is_told_of_what_comes_below_a_page_set_aside() -> None:
     """A request that runs may have its lock two pages further down, and goes on from there."""
     rig = Rig()

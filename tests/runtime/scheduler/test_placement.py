@@ -6,8 +6,10 @@ import pytest
 
 import runtime.scheduler.placement as placement
 from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.messages import Grammar
 from tests.bench.bench_host import NoOpRunner
 from tests.runtime.scheduler.test_loop import prompt_of
+from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.joint_rig import JointRig
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -196,6 +198,26 @@ def test_who_waits_for_a_prefix_in_the_making_is_not_moved() -> None:
         rig.scheduler.turn()
 
     assert {rig.place(request) for request in requests} == {0}
+
+
+@pytest.mark.parametrize("grammar", [None, Grammar("json_object")], ids=["free", "by a grammar"])
+def test_who_follows_a_grammar_is_not_moved(grammar: Grammar | None) -> None:
+    grammars = FakeGrammars(50)
+    grammars.instant = True
+    rig = JointRig(AMPLE, 2, rows=1, grammars=grammars)
+    near, far = (rig.send(prompt_of(seed, 9), 200) for seed in (1, 2))
+    rig.turn_until(lambda: sum(len(r.sets.decoding) for r in rig.replicas) == 2)
+    late = rig.send(prompt_of(3, 9), 5, grammar=grammar)
+    rig.scheduler.turn()
+    first = rig.place(late)
+    rig.abort(*(r for r in (near, far) if rig.place(r) != first))
+    for _ in range(4):
+        rig.now_s += placement.MOVE_PATIENCE_S
+        rig.scheduler.turn()
+
+    assert (rig.place(late) == first) == (grammar is not None)
+    rig.run()
+    assert len(rig.tokens(late)) == 5
 
 
 def test_a_request_that_finds_no_pages_goes_to_an_idle_replica() -> None:

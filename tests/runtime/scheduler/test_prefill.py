@@ -7,6 +7,7 @@ import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Logprobs
+from tests.runtime.scheduler.test_prefill_shares import admitted
 from tests.testing.plan_arrays import PlanArrays
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output, prefix_hashes
@@ -74,6 +75,14 @@ def test_rows_that_make_the_context_of_a_step_too_long_wait_for_another() -> Non
     assert any(len(plan.chunk_len) > 1 for plan in prefills(rig))
     assert all(len(rig.tokens(request)) == 2 for request in lengths)
     rig.assert_conserved()
+
+
+def test_the_less_urgent_are_left_out_of_a_context_that_is_too_long() -> None:
+    planner = Rig(AMPLE).replica._planning._planner
+    planner._context = 100
+    old, urgent = admitted(60, ident=1), admitted(60, ident=2, priority=1)
+
+    assert planner._within_context([(old, 60), (urgent, 60)]) == [(urgent, 60)]
 
 
 def test_twins_beyond_what_a_step_may_sample_are_sampled_later() -> None:

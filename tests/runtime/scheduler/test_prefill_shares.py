@@ -92,6 +92,14 @@ def test_the_oldest_keeps_half_and_the_shortest_come_first() -> None:
     assert shares(old, long, shorter) == [(1, 50), (2, 20), (4, 30)]
 
 
+def test_the_oldest_keeps_half_whoever_waits_for_a_part_of_it() -> None:
+    old = admitted(500, ident=1)
+    old.awaited_at = 20
+    short = [admitted(9, ident=ident) for ident in range(2, 12)]
+
+    assert shares(old, *short)[0] == (1, 50)
+
+
 def test_what_the_short_ones_leave_is_the_oldests_again() -> None:
     assert shares(admitted(500, ident=1), admitted(10, ident=2)) == [(1, 90), (2, 10)]
 

@@ -88,6 +88,23 @@ def test_first_come_first_served_knows_priority_and_arrival_only() -> None:
     assert order(queue, {1: 50}, 9.0) == [3, 2, 1]
 
 
+def test_what_a_retracted_request_has_sampled_is_to_be_computed_too() -> None:
+    request = make(1, 0.0)
+    request.append(7)
+
+    assert filled(request).uncached_tokens == 2
+
+
+def test_who_weighs_more_gets_as_many_more_rows_in_one_round() -> None:
+    light, heavy = Share("light"), Share("heavy", weight=2.0)
+    requests = [make(k, float(k)) for k in range(8)]
+    for request in requests:
+        request.share = heavy if request.id % 2 else light
+
+    first = [requests[k].share.name for k in order(filled(*requests), {}, 8.0)][:6]
+    assert first == ["light", "heavy", "heavy"] * 2
+
+
 def test_of_a_long_queue_the_most_urgent_and_oldest_are_ranked() -> None:
     queue = filled(*(make(i, 10.0 - i) for i in range(6)), make(9, 20.0, priority=1), ranked=3)
 

@@ -35,6 +35,17 @@ def test_a_streaming_request_hears_each_token_once() -> None:
     assert first.finish is None
 
 
+def test_what_is_forgotten_for_now_comes_with_the_next_token() -> None:
+    replies, request = Replies(), make([1, 2, 3])
+    replies.token(request, 7, None)
+    replies.forget(request)
+    assert replies.take() == []
+    replies.token(request, 8, None)
+    (first,) = replies.take()
+
+    assert (first.token_ids, first.prompt_tokens) == ([7, 8], 3)
+
+
 def test_a_request_that_does_not_stream_gets_one_reply_with_everything() -> None:
     replies, request = Replies(), make([1, 2, 3], stream=False)
     for token in (7, 8, 9):

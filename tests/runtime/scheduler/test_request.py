@@ -51,6 +51,15 @@ def test_one_token_and_all_wanted_logits_are_computed(start: int | None, limit: 
     assert request.match_limit == limit
 
 
+def test_what_was_copied_counts_for_one_admission() -> None:
+    request = make(list(range(10)))
+    request.copied, request.matched = 5, 8
+    request.note_brought(0)
+    assert request.holding.copied == 5
+    request.note_brought(0)
+    assert request.holding.copied == 0
+
+
 def test_outputs_count_as_known_tokens_once_the_prompts_logits_are_there() -> None:
     request = make(list(range(10)), logprobs=Logprobs(2))
     request.append(1)

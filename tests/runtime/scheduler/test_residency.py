@@ -125,6 +125,20 @@ def test_with_one_ring_a_next_turn_starts_cold_rather_than_never() -> None:
     rig.assert_conserved()
 
 
+def test_who_has_a_point_waits_for_its_state_while_others_run() -> None:
+    rig = Rig(PoolSizes(full_pages=100, swa_pages=60, states=2), rows=2)
+    rig.send(PROMPT[:23], 0)
+    rig.run()
+    rig.residency.policy = ResumePolicy(prompt_end=False, request_end=False, page_end=False)
+    other = rig.send(PROMPT[30:], 30)
+    rig.turn_until(lambda: bool(rig.tokens(other)))
+    request = rig.send([*PROMPT[:23], 41, 42], 3)
+    rig.run()
+
+    assert rig.cached(request) == 23
+    rig.assert_conserved()
+
+
 def test_a_row_that_starts_from_a_point_waits_for_room_for_both_windows() -> None:
     rig = Rig(PoolSizes(full_pages=100, swa_pages=5, states=30), rows=2)
     rig.send(PROMPT[:23], 0)

@@ -73,6 +73,20 @@ def test_prompt_tokens_that_did_not_come_from_the_cache_are_counted_by_cause() -
     # Whole pages are known again, the partial one is not.
     assert added(PROMPT) == [0, 0, 16, 4]
     assert counters["replayed_tokens"] + counters["recomputed_tokens"] == 38
+    rig.residency.cache.evict_full(AMPLE.full_pages)
+    assert added(PROMPT[:12]) == [0, 0, 8, 4]
+    # All of its second page is known again, of which half has counted as new.
+    assert added(PROMPT[:16])[2:] == [8, 0]
+
+
+def test_what_came_from_the_cache_counts_once_for_all_chunks() -> None:
+    rig = Rig(AMPLE, chunk=8)
+    rig.send(PROMPT, 1)
+    rig.run()
+    request = rig.send([*PROMPT, *PROMPT], 1)
+    rig.run()
+
+    assert rig.replica.stats.counters["cached_tokens"] == rig.cached(request) > 0
 
 
 def test_background_work_changes_no_hit_rate_but_counts_as_computed() -> None:

@@ -46,6 +46,17 @@ def test_a_call_that_is_aborted_between_its_checks_and_its_start_is_not_sent() -
     run(test)
 
 
+def test_a_call_that_was_refused_is_refused_again_for_the_same_reason() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, _):
+            stream = manager.generate(call([1], n=1 << 20))
+            for hear in (stream.prepare, stream.start):
+                with pytest.raises(BadRequest, match="n must be at most"):
+                    await hear()
+
+    run(test)
+
+
 def test_a_batch_whose_last_prompt_is_bad_sends_nothing() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):

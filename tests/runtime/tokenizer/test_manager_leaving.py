@@ -236,6 +236,29 @@ def test_a_scheduler_that_says_nothing_holds_up_no_abort(monkeypatch: pytest.Mon
     run(test)
 
 
+def test_an_abort_of_all_ends_streams_before_it_waits_for_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.tokenizer.manager._LAST_WORDS_S", 5.0)
+
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            kept = asyncio.create_task(collect(manager, replace(call([1]), stream=False)))
+            (sent,) = await fake.saw(Generate)
+            streaming = asyncio.create_task(collect(manager, call([1])))
+            await fake.saw(Generate, 2)
+            ending = asyncio.create_task(manager.abort(all=True))
+
+            assert [d.finish and d.finish.type for d in await streaming] == ["abort"]
+            assert not ending.done()
+            fake.send(Outputs([Output(sent.request_id, finish="abort")]))
+            assert await ending == 2
+            await kept
+            assert not manager._groups
+
+    run(test)
+
+
 def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
@@ -250,7 +273,7 @@ def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
             with pytest.raises(Unavailable, match=r"the engine died: .* SIGKILL"):
                 await reading
             for refused in (collect(manager, call([1])), manager.state(), manager.flush_cache()):
-                with pytest.raises(Unavailable, match="the engine died"):
+                with pytest.raises(Unavailable, match="by SIGKILL"):
                     await refused
             with contextlib.suppress(Unavailable):
                 await asking

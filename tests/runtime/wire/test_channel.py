@@ -110,7 +110,7 @@ def test_a_worker_that_ends_is_named_by_its_rank(folder: str) -> None:
 
         assert scheduler.receive(WAIT_S) == RESULT
         for _ in range(2):
-            with pytest.raises(PeerDied, match="the worker of rank 1 has ended") as raised:
+            with pytest.raises(PeerClosed, match="the worker of rank 1 has ended") as raised:
                 scheduler.receive(WAIT_S)
             assert raised.value.reader == 1
         with pytest.raises(PeerDied, match="the worker of rank 1 has ended"):

@@ -146,6 +146,24 @@ def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
             assert [reader.read(0) for _ in range(4)] == [b"message"] * 3 + [None]
 
 
+def test_one_message_wakes_all_readers_that_sleep(folder: str) -> None:
+    writer = QueueWriter.create(readers=3, size=4096, folder=folder)
+    with ThreadPoolExecutor(3) as pool, contextlib.ExitStack() as ends:
+        ends.callback(writer.close)
+        guests = [pool.submit(QueueReader.attach, one, ATTACH_S) for one in writer.addresses]
+        writer.accept(ATTACH_S)
+        readers = [ends.enter_context(contextlib.closing(guest.result())) for guest in guests]
+        for number in (0, 2):
+            readers[number]._memory.set_sleeps(number, 1)
+
+        writer.write(b"message")
+        for link in writer._links:
+            link.wake()
+
+        got = [reader._links[0]._socket.recv(100) for reader in readers]
+        assert got == [b"\0\0", b"\0", b"\0\0"]
+
+
 def test_a_reader_killed_while_the_writer_waits_is_named(folder: str) -> None:
     writer = QueueWriter.create(readers=2, size=1024, folder=folder)
     with (
@@ -230,10 +248,11 @@ def test_ends_that_are_not_attached_or_of_the_wrong_kind_are_faults(folder: str)
             writer.check()
 
 
-def test_an_impossible_length_is_a_fault(folder: str) -> None:
-    with pair(folder) as (writer, reader):
+@pytest.mark.parametrize("count", [4096 - 7, 1 << 40])
+def test_an_impossible_length_is_a_fault(folder: str, count: int) -> None:
+    with pair(folder, 4096) as (writer, reader):
         writer.write(b"fine")
-        writer._memory.put_length(0, 1 << 40)
+        writer._memory.put_length(0, count)
         with pytest.raises(RuntimeFault, match="the queue is damaged"):
             reader.read(0)
 
