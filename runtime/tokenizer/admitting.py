@@ -1,6 +1,7 @@
 """Admission: which calls are taken, and how they become requests of the scheduler."""
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ _IDS_AT_ONCE = 1 << 16
 Result = TypeVar("Result")
 
 
-class Admitting:
+class Admitting(ABC):
     """The admission of a manager: counts, tokenises, checks and sends calls.
 
     limits    what a sequence may be
@@ -197,9 +198,9 @@ class Admitting:
             return None
         return tokens_full(queued.count, count * tokens, most, self.last_state)
 
+    @abstractmethod
     def _check_idle(self) -> None:
         """Note whether anything is in flight."""
-        raise NotImplementedError
 
     def _engine_gone(self) -> Unavailable:
         message = f"the engine died: {self.dead}"
