@@ -194,7 +194,7 @@ class ServerConfig:
         False, "do not prefill the next turn's beginning where the chat format drops reasoning"
     )
     check_every_step: bool = _flag(
-        False, "verify every cache invariant, on the CPU records, too, in each step (slow)"
+        False, "verify every cache invariant and all records on the device in each step (slow)"
     )
     disable_overlap_schedule: bool = _flag(
         False, "on CUDA, wait for each step before the next one is launched"

@@ -50,6 +50,7 @@ from runtime.executor.memory_budget import (
     pool_shares,
     pool_sizes,
 )
+from runtime.executor.record_watch import RecordWatch
 from runtime.executor.sampler import Sampler
 from runtime.executor.warm_up import WarmUp
 from runtime.wire.loaded import Loaded
@@ -335,7 +336,9 @@ class CudaLoader:
             self._sampler,
             buffers.last[:rows],
         )
-        return CudaModelRunner(network, pools, lines, buffers, self._ranks), pools
+        watch = RecordWatch(pools.unit_views(), tree) if self._config.check_every_step else None
+        runner = CudaModelRunner(network, pools, lines, buffers, self._ranks, watch=watch)
+        return runner, pools
 
 
 def _run(runner: CudaModelRunner, extent: Extent, tree: TreeSpec) -> None:

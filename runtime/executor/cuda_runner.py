@@ -20,6 +20,7 @@ from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
 from runtime.executor.model_runner import run_chunks, run_copies, run_exchange, run_idle
 from runtime.executor.plan_rows import PlanRows
+from runtime.executor.record_watch import Unwatched, Watch
 from runtime.executor.single_token_steps import is_single_token_step, run_saves
 from runtime.wire.step import (
     Exchange,
@@ -86,11 +87,15 @@ class CudaModelRunner:
         lines: Lines,
         buffers: DecodeBuffers,
         ranks: Ranks | None = None,
+        *,
+        watch: Watch | None = None,
     ) -> None:
         """Take the parts; `lines.last` is `buffers.last`.
 
         ranks  that share the network; None: there is one
+        watch  verifies in each step what pools hold; None: nobody does
         """
+        self._watch = watch or Unwatched()
         self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools
@@ -128,7 +133,7 @@ class CudaModelRunner:
         """
         self._check_sampled()
         if exchange is not None:
-            run_exchange(exchange, self._pools, self._ranks)
+            run_exchange(exchange, self._pools, self._ranks, self._watch)
         if tokens.nothing:
             return None
         if plan is not None:
@@ -142,14 +147,16 @@ class CudaModelRunner:
 
     def _launch(self, plan: StepPlan, tokens: JointTokens | None) -> CudaStep:
         self._check_sampled()
-        lines, pools = self._lines, self._pools
+        lines, pools, watch = self._lines, self._pools, self._watch
         rows = lines.begin(plan)
-        run_copies(plan.copies, pools)
+        watch.copied(plan.copies, lambda: run_copies(plan.copies, pools))
+        watch.reads(rows, lines.tables)
         if is_single_token_step(plan, rows) if tokens is None else tokens.decodes:
             step = self._launch_decode(plan, rows, tokens)
             run_saves(plan, rows, lines.tables, pools)
         else:
             step = self._launch_chunks(plan, rows, tokens)
+        watch.wrote(plan, rows, lines.tables)
         self._before = step
         if plan.sampling is not None:
             step.sample(plan.sampling)

@@ -14,7 +14,7 @@ from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
 from runtime.executor.plan_rows import PlanRows
-from runtime.executor.record_watch import RecordWatch
+from runtime.executor.record_watch import Unwatched, Watch
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import Copies, Exchange, KeptResult, SampleKept, StepPlan, UnitTransfer
 
@@ -34,10 +34,13 @@ def run_copies(copies: Copies, pools: Pools) -> None:
         pools.copy_states([(int(a), int(b), int(position)) for a, b, position in states])
 
 
-def run_exchange(exchange: Exchange, pools: Pools, ranks: Ranks) -> None:
+def run_exchange(exchange: Exchange, pools: Pools, ranks: Ranks, watch: Watch) -> None:
     """Copy units between the pools of ranks; each rank calls it with the same exchange."""
-    run_copies(exchange.early[ranks.shares.rank], pools)
+    rank = ranks.shares.rank
+    early = exchange.early[rank]
+    watch.copied(early, lambda: run_copies(early, pools))
     transfer_units(ranks, pools.unit_views(), [*map(_transfer, exchange.transfers)])
+    watch.received(exchange.transfers, rank)
 
 
 def _transfer(told: UnitTransfer) -> Transfer:
@@ -88,14 +91,14 @@ class CpuModelRunner:
         lines: Lines,
         ranks: Ranks | None = None,
         *,
-        watch: RecordWatch | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Take the parts.
 
         ranks  those that share the network, None for one
         watch  verifies in each step what pools hold; None: nobody does
         """
-        self._watch = watch
+        self._watch = watch or Unwatched()
         self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools
@@ -111,7 +114,7 @@ class CpuModelRunner:
     ) -> LaunchedStep | None:
         """Run this rank's part of a step; see `RankExecutor`."""
         if exchange is not None:
-            self._exchange(exchange)
+            run_exchange(exchange, self._pools, self._ranks, self._watch)
         if tokens.nothing:
             return None
         if plan is None:
@@ -126,26 +129,11 @@ class CpuModelRunner:
     @torch.inference_mode()
     def _launch(self, plan: StepPlan, counts: Sequence[int] | None = None) -> LaunchedStep:
         rows = self._lines.begin(plan)
-        self._copy(plan.copies, lambda: run_copies(plan.copies, self._pools))
-        if self._watch is not None:
-            self._watch.reads(rows, self._lines.tables)
+        self._watch.copied(plan.copies, lambda: run_copies(plan.copies, self._pools))
+        self._watch.reads(rows, self._lines.tables)
         forwarded = run_chunks(self._network, self._pools, self._lines, plan, rows, counts=counts)
-        if self._watch is not None:
-            self._watch.wrote(plan, rows, self._lines.tables)
+        self._watch.wrote(plan, rows, self._lines.tables)
         step = LaunchedStep(plan, rows, self._lines, forwarded.logits, finite=forwarded.finite)
         if plan.sampling is not None:
             step.sample(plan.sampling)
         return step
-
-    def _exchange(self, exchange: Exchange) -> None:
-        rank = self._ranks.shares.rank
-        self._copy(exchange.early[rank], lambda: run_exchange(exchange, self._pools, self._ranks))
-        if self._watch is not None:
-            self._watch.received(exchange.transfers, rank)
-
-    def _copy(self, copies: Copies, run: Callable[[], None]) -> None:
-        """Have copies run, watched where there is a watch."""
-        if self._watch is None:
-            run()
-        else:
-            self._watch.copied(copies, run)

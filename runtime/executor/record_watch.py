@@ -6,6 +6,7 @@ owners, a copy to the wrong place: each is found no later than the damaged unit 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,18 +20,59 @@ from runtime.executor.plan_rows import PlanRows
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import Copies, StepPlan, UnitTransfer
 
-__all__ = ["RecordWatch"]
+__all__ = ["RecordWatch", "Unwatched", "Watch"]
 
 # Units of each pool that are verified in each step though it may not read them.
 _IN_TURN = 8
 _KINDS = ("full page", "SWA page", "state")
+# Units that are read at once: what they hold is copied, on a device whose memory is given away.
+_PIECE = 16
+
+
+class Watch(Protocol):
+    """What a runner tells of a step, in this order: `copied`, `reads`, the forward pass, `wrote`.
+
+    Each raises IntegrityError, naming a unit that is not as it was left.
+    """
+
+    def copied(self, copies: Copies, run: Callable[[], None]) -> None:
+        """Run copies: sources must be as they were left, destinations are new."""
+        ...
+
+    def received(self, transfers: Iterable[UnitTransfer], rank: int) -> None:
+        """Note what another rank has written."""
+        ...
+
+    def reads(self, rows: PlanRows, tables: LineTables) -> None:
+        """Verify what rows read; their starts are known, and the tables up to date."""
+        ...
+
+    def wrote(self, plan: StepPlan, rows: PlanRows, tables: LineTables) -> None:
+        """Keep the digests of what rows have written."""
+        ...
+
+
+class Unwatched:
+    """Verifies nothing."""
+
+    def copied(self, copies: Copies, run: Callable[[], None]) -> None:
+        """Run copies."""
+        run()
+
+    def received(self, transfers: Iterable[UnitTransfer], rank: int) -> None:
+        """Note nothing."""
+
+    def reads(self, rows: PlanRows, tables: LineTables) -> None:
+        """Verify nothing."""
+
+    def wrote(self, plan: StepPlan, rows: PlanRows, tables: LineTables) -> None:
+        """Keep nothing."""
 
 
 class RecordWatch:
     """Digests of the units of one device's pools; it reads pools, and writes nothing.
 
-    The parts of a step in their order: `copied`, `reads`, the forward pass, `wrote`. Each raises
-    IntegrityError, naming a unit that is not as it was left.
+    See `Watch`. On a device that runs ahead of the host each part waits for the steps before it.
     """
 
     def __init__(self, views: UnitViews, tree: TreeSpec) -> None:
@@ -128,10 +170,11 @@ class _Pool:
         return sorted({unit for unit in units if unit >= self._first}) if self._views else []
 
     def _digest(self, units: Sequence[int]) -> list[int]:
-        if not units:
-            return []
-        sums = [_sums(view, units) for view in self._views]
-        return torch.stack(sums).sum(0).tolist()
+        told: list[int] = []
+        for first in range(0, len(units), _PIECE):
+            some = units[first : first + _PIECE]
+            told += torch.stack([_sums(view, some) for view in self._views]).sum(0).tolist()
+        return told
 
 
 def _sums(view: UnitView, units: Sequence[int]) -> Tensor:
