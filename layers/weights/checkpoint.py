@@ -1,6 +1,5 @@
 """The safetensors files of a checkpoint folder, opened together and read one tensor at a time."""
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from layers.fault_text import bounded
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-_AHEAD_BYTES = 16 << 20
 
 
 class WeightError(Exception):
@@ -61,8 +59,8 @@ class TensorFiles(Protocol):
         """Read one tensor, or the part of it that an index cuts out, onto the CPU."""
         ...
 
-    def read_ahead(self, shard: str) -> None:
-        """Have a file read into memory, where that pays."""
+    def path(self, shard: str) -> Path:
+        """Return where a file is."""
         ...
 
 
@@ -116,14 +114,9 @@ class Checkpoint:
         except (SafetensorError, OSError, ValueError) as error:
             raise self._damaged(shard, error) from error
 
-    def read_ahead(self, shard: str) -> None:
-        """Have the kernel read a file into memory, in pieces; faults of a mapping come one by one.
-
-        Returns once the file is there, or was asked for: of several processes each may ask.
-        """
-        with contextlib.suppress(OSError), (self.folder / shard).open("rb", buffering=0) as file:
-            for first in range(0, os.fstat(file.fileno()).st_size, _AHEAD_BYTES):
-                os.posix_fadvise(file.fileno(), first, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    def path(self, shard: str) -> Path:
+        """Return where a file is."""
+        return self.folder / shard
 
     def _open_all(self) -> None:
         if (self.folder / SINGLE_FILE).exists():

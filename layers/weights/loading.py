@@ -8,7 +8,7 @@ last layer that the model has.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +36,7 @@ from layers.weights.quant import (
     fp8_scale_shape,
 )
 from layers.weights.random_weights import fill_random
+from layers.weights.read_ahead import read_ahead
 from layers.weights.stacked import StackedWeight
 from layers.weights.weight_target import StoredForm, WeightTarget
 
@@ -67,8 +68,6 @@ _DERIVED = ".rotary_emb.inv_freq"
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # Tensors that are read, or copied to a device, at once.
 _THREADS = 8
-# Files that are read into memory before their turn.
-_AHEAD = 2
 
 
 class NamedWeights(Protocol):
@@ -83,10 +82,13 @@ class NamedWeights(Protocol):
         ...
 
 
-def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) -> None:
+def load_weights(
+    model: NamedWeights, folder: Path, *, progress: bool = True, turn: tuple[int, int] = (0, 1)
+) -> None:
     """Fill every weight of `model` from the files of `folder`, in place.
 
     progress  show a bar on stderr, one step a file
+    turn      this rank, and how many load the same files at once
     Raises WeightError naming the file that is damaged or the tensors that are missing,
     unexpected, of another shape or dtype, or hold values that cannot be. All names, shapes and
     dtypes are checked before the first byte is copied.
@@ -107,13 +109,14 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
             shard: [name for name in checkpoint.names(shard) if name in targets]
             for shard in checkpoint.shards
         }
-        for shard in tqdm(
-            _read_ahead(checkpoint, [shard for shard, names in wanted.items() if names]),
+        files = {checkpoint.path(shard): names for shard, names in wanted.items() if names}
+        for file in tqdm(
+            read_ahead([*files], turn=turn),
             desc="Loading safetensors checkpoint shards",
-            total=sum(map(bool, wanted.values())),
+            total=len(files),
             disable=not progress,
         ):
-            rounded += sum(threads.map(load, wanted[shard]))
+            rounded += sum(threads.map(load, files[file]))
     if rounded:
         logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
 
@@ -121,16 +124,6 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
 def _opened(folder: Path) -> TensorFiles:
     """Return the files of a folder, which may name a GGUF file instead of having its own."""
     return (GgufCheckpoint if (folder / GGUF_INDEX).is_file() else Checkpoint)(folder)
-
-
-def _read_ahead(checkpoint: TensorFiles, shards: Sequence[str]) -> Iterator[str]:
-    """Yield the shards, and have those that come next read into memory meanwhile."""
-    with ThreadPoolExecutor(1) as reader:
-        for number, shard in enumerate(shards):
-            first = number + _AHEAD if number else 0
-            for near in shards[first : number + _AHEAD + 1]:
-                reader.submit(checkpoint.read_ahead, near)
-            yield shard
 
 
 def fill_dummy(model: NamedWeights, seed: int) -> None:

@@ -164,7 +164,7 @@ class CudaLoader:
             )
             warm_up = self._warm_up(network, logit_rows)
             with self._compiled_beside(warm_up.product_rows()):
-                fill_weights(network, config, folder, progress=self._ranks.shares.rank == 0)
+                fill_weights(network, config, folder, self._ranks.shares)
         parts.note(WEIGHTS, memory.used() - others)
         extent = warm_up.extent
         use = self._measure(network, warm_up, parts, others=others, limit=limit)

@@ -7,6 +7,7 @@ import torch
 
 from layers.models.contract import Model, Settings
 from layers.parallel.ranks import Ranks
+from layers.parallel.shares import Shares
 from layers.weights.loading import NamedWeights, fill_dummy, load_weights
 from mem_cache.spec import TreeSpec, div_ceil
 from runtime.config import ServerConfig
@@ -39,18 +40,16 @@ class LoadedModel:
     joint: JointExecutor | None = None
 
 
-def fill_weights(
-    network: NamedWeights, config: ServerConfig, folder: Path, *, progress: bool = True
-) -> None:
+def fill_weights(network: NamedWeights, config: ServerConfig, folder: Path, shares: Shares) -> None:
     """Fill a network's weights as --load-format says. Raises WeightError.
 
-    progress  show a bar, if log lines are text; of several ranks one does
+    shares  of the ranks that do; one shows a bar, if log lines are text
     """
     if config.load_format == "dummy":
         fill_dummy(network, config.random_seed or 0)
     else:
-        bar = progress and config.log_format == "text"
-        load_weights(network, folder, progress=bar)
+        bar = shares.rank == 0 and config.log_format == "text"
+        load_weights(network, folder, progress=bar, turn=(shares.rank, shares.world))
 
 
 def line_tables(tree: TreeSpec, *, rows: int, context: int) -> LineTables:
@@ -82,7 +81,7 @@ def load_on_cpu(
     cache = network.cache
     sizes = pool_sizes(config, cache, given)
     context = context_tokens(config, model.facts.context_tokens, cache.tree, sizes)
-    fill_weights(network, config, folder, progress=ranks.shares.rank == 0)
+    fill_weights(network, config, folder, ranks.shares)
     try:
         pools = network.pools(sizes)
     except RuntimeError as fault:  # what torch raises where the host's memory ends

@@ -120,7 +120,8 @@ def load_share(
     sys.stdin.readline()
     before, began, peak = _anonymous_bytes(), time.monotonic(), _Peak()
     with peak.watched():
-        load_weights(network if arrange else _Reading(network), folder, progress=False)
+        filled = network if arrange else _Reading(network)
+        load_weights(filled, folder, progress=False, turn=(shares.rank, shares.world))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     seconds = time.monotonic() - began

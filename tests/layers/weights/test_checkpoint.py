@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from layers.weights.checkpoint import (
-    SINGLE_FILE,
     Checkpoint,
     TensorHeader,
     WeightError,
@@ -133,12 +132,3 @@ def test_at_most_eight_faults_are_listed(tmp_path: Path) -> None:
         raise_faults(tmp_path, [f"f{number}" for number in range(8)])
     with pytest.raises(WeightError, match=r"f7; and 3 more$"):
         raise_faults(tmp_path, [f"f{number}" for number in range(11)])
-
-
-def test_a_shard_may_be_read_ahead_and_one_that_is_gone_is_told_later(tmp_path: Path) -> None:
-    write_single(tmp_path, {"a": torch.arange(6.0)})
-    with Checkpoint(tmp_path) as checkpoint:
-        checkpoint.read_ahead(SINGLE_FILE)
-        checkpoint.read_ahead("model-2.safetensors")
-
-        assert checkpoint.tensor("a").tolist() == [*range(6)]

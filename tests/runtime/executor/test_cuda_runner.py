@@ -13,11 +13,9 @@ import torch
 
 from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.forward_batch import ForwardBatch, Forwarded
-from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.plan_rows import PlanRows
-from runtime.executor.record_watch import RecordWatch
 from runtime.wire.arrays import INT32, INT64, UINT8, packed, unpacked
 from runtime.wire.step import Join, LineSampling, Sample, Saves, StepPlan, StepResult
 from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture
@@ -112,29 +110,6 @@ def test_prompts_that_are_cached_but_for_their_last_token_decode(
 
     monkeypatch.setattr("runtime.executor.cuda_runner.is_single_token_step", lambda *_: False)
     assert [*ask_twice(exact.runner(*graphs))] == told
-    monkeypatch.undo()
-    assert [*ask_twice(watched(exact))] == told
-
-
-def watched(rig: FusedRig) -> CudaModelRunner:
-    """Return a runner that finds what no step may write."""
-    runner = rig.runner(4)
-    runner._watch = RecordWatch(runner._pools.unit_views(), rig.tree)
-    return runner
-
-
-def test_a_record_that_no_step_wrote_is_found_before_it_is_read(exact: FusedRig) -> None:
-    runner, plans = watched(exact), Plans(TreeSpec(), lines=2)
-    row = PlannedRow(0, 0, prompt(20, 3))
-    (token,) = entry_tokens(runner.run(plans.plan(row, joins={0: line_sampling()})))[0]
-    runner.run(plans.plan(PlannedRow(0, 20, [token])))
-    swa = runner._pools.unit_views().swa_pages[0].bytes
-    # The window's first page, and a byte of its last layer.
-    block, nth = divmod(1, swa.shape[2])
-    swa[-1, block, nth, -1] ^= 1
-
-    with pytest.raises(IntegrityError, match="SWA page 1 on the device"):
-        runner.run(plans.plan(PlannedRow(0, 21, [token])))
 
 
 def test_a_single_token_leaves_the_resume_points_that_are_wanted_behind_it(

@@ -8,6 +8,7 @@ import torch
 from layers.models.contract import Settings
 from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
+from layers.parallel.shares import Shares
 from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
@@ -69,8 +70,8 @@ def test_dummy_weights_need_no_files(stand_in: Path, tmp_path: Path) -> None:
     for weight in weights.values():
         weight.zero_()
 
-    fill_weights(network, ServerConfig(load_format="dummy"), tmp_path)
+    fill_weights(network, ServerConfig(load_format="dummy"), tmp_path, Shares())
 
     assert weights["embed.weight"].any()
     with pytest.raises(WeightError):
-        fill_weights(network, ServerConfig(), tmp_path)
+        fill_weights(network, ServerConfig(), tmp_path, Shares())

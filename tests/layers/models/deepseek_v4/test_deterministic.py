@@ -204,12 +204,10 @@ class Graphed(FusedModel):
 
 
 @pytest.mark.gpu
-def test_a_graph_gives_the_bits_of_plain_launches(form: ExpertForm) -> None:
-    device = torch.device("cuda")
-    with device:
-        made = network(form, device)
-        want, got = (_decoded(model) for model in (FusedModel(made), Graphed(made)))
-        cold = alone(form, device)
+def test_a_graph_gives_the_bits_of_plain_launches(device: torch.device, form: ExpertForm) -> None:
+    made = network(form, device)
+    want, got = (_decoded(model) for model in (FusedModel(made), Graphed(made)))
+    cold = alone(form, device)
 
     assert_same_bits(got, want)
     assert_same_bits(got[:, 0].contiguous(), cold[258:266])
