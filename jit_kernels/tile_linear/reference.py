@@ -2,7 +2,8 @@
 
 A matrix product of a fixed shape gives each row the same bits wherever it stands and whatever
 the other rows are, if depth and columns are whole vectors; products of other row counts or odd
-sizes do not. So every product here has 16 rows, and odd sizes are padded with zeros.
+sizes do not. So every product here has 16 rows, and odd sizes are padded with zeros. On a GPU how
+many products there are at once counts as well: there are always as many.
 """
 
 import torch
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 
 TILE = 16
 VECTOR = 8
+# Products at once on a GPU.
+BATCH = 8
 
 
 def tile_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
@@ -21,16 +24,25 @@ def tile_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -
     padded = whole_vectors(x, TILE)
     depth = padded.shape[1]
     wide = whole_vectors(weight)
-    transposed = wide.t().expand(tiles, depth, wide.shape[0])
-    product = torch.bmm(padded.reshape(tiles, TILE, depth), transposed)
+    product = _products(padded.reshape(tiles, TILE, depth), wide.t())
     return product.flatten(0, 1)[:rows, :columns].to(out_dtype)
+
+
+def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return x [tiles, TILE, K] @ weight [K, N]."""
+    tiles = x.shape[0]
+    if not x.is_cuda:
+        return torch.bmm(x, weight.expand(tiles, *weight.shape))
+    weights = weight.expand(BATCH, *weight.shape)
+    whole = F.pad(x, (0, 0, 0, 0, 0, -tiles % BATCH))
+    return torch.cat([torch.bmm(some, weights) for some in whole.split(BATCH)])[:tiles]
 
 
 def tile_linear_grouped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Multiply group by group; see `jit_kernels.tile_linear.tile_linear_grouped`."""
     rows, groups, _ = x.shape
     columns = weight.shape[1]
-    if 0 < rows <= TILE:
+    if 0 < rows <= TILE and not x.is_cuda:
         padded = whole_vectors(x.transpose(0, 1).contiguous(), TILE)
         product = torch.bmm(padded, whole_vectors(weight).transpose(1, 2))
         return product.transpose(0, 1)[:rows, :, :columns].flatten(1).to(x.dtype)
