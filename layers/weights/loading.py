@@ -30,6 +30,7 @@ from layers.weights.part import Part
 from layers.weights.quant import (
     FP4_GROUP,
     FP8_BLOCK,
+    are_finite,
     dequantise_fp4,
     dequantise_fp8,
     fp4_scale_shape,
@@ -377,7 +378,7 @@ def _scale(name: str, checkpoint: TensorFiles, cut: tuple[slice, ...] = ()) -> T
     scale = checkpoint.tensor(scale_name, cut)
     if scale.dtype is torch.uint8:
         scale = scale.view(torch.float8_e8m0fnu)
-    if not bool(torch.isfinite(scale.to(torch.float32)).all()):
+    if not are_finite(scale):
         shard = checkpoint.headers[scale_name].shard
         raise WeightError(f"{scale_name} in {shard} holds NaN")
     return scale

@@ -8,6 +8,7 @@ An e8m0 byte b stands for 2^(b - 127), and 255 for NaN. Every product of a code 
 exact in float32. Source: DeepSeek's inference code for V4, `convert.py` and `kernel.py`.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +19,7 @@ FP8_MAX = 448.0
 FP4_MAX = 6.0
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
-_E8M0_BIAS = 127
+_E8M0_BIAS, _E8M0_NAN = 127, 255
 # A weight is expanded in slabs of rows, so that a shard needs no float32 copy of its largest
 # tensor.
 _SLAB_NUMBERS = 1 << 22
@@ -133,3 +134,13 @@ def _scale_exponent(amax: Tensor, largest: float) -> Tensor:
 def _e8m0(exponent: Tensor) -> Tensor:
     biased = (exponent + _E8M0_BIAS).to(torch.uint8)
     return biased.contiguous().view(torch.float8_e8m0fnu)
+
+
+def are_finite(scales: Tensor) -> bool:
+    """Return whether no scale is NaN or infinite, in this thread alone: others load, too.
+
+    scales  on the CPU, e8m0 or floating-point numbers
+    """
+    if scales.dtype is torch.float8_e8m0fnu:
+        return int(scales.view(torch.uint8).numpy().max(initial=0)) < _E8M0_NAN
+    return bool(np.isfinite(scales.to(torch.float32).numpy()).all())

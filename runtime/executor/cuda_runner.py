@@ -95,7 +95,7 @@ class CudaModelRunner:
         ranks  that share the network; None: there is one
         watch  verifies in each step what pools hold; None: nobody does
         """
-        self._watch = watch or Unwatched()
+        self._watch: Watch = watch or Unwatched()
         self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools

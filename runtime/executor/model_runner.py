@@ -98,7 +98,7 @@ class CpuModelRunner:
         ranks  those that share the network, None for one
         watch  verifies in each step what pools hold; None: nobody does
         """
-        self._watch = watch or Unwatched()
+        self._watch: Watch = watch or Unwatched()
         self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools

@@ -176,3 +176,13 @@ def test_scale_shapes_round_up(
     shape: tuple[int, int], fp8: tuple[int, int], fp4: tuple[int, int]
 ) -> None:
     assert (fp8_scale_shape(shape), fp4_scale_shape(shape)) == (fp8, fp4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e8m0fnu, torch.float32, torch.bfloat16])
+def test_scales_are_finite_or_not(dtype: torch.dtype) -> None:
+    scales = torch.tensor([[0.5, 2.0, 1.0], [4.0, 2.0**120, 1.0]]).to(dtype)
+    assert are_finite(scales)
+    assert are_finite(scales[:0])
+    scales[1, 2] = torch.nan
+    assert not are_finite(scales)
+    assert are_finite(scales[:, :2])
