@@ -37,11 +37,10 @@ class Mixture:
 
         self._gate_up = weight(2 * inner, width, dtype=kinds.stored)
         self._down = weight(width, inner, dtype=kinds.stored)
-        self._biases = tuple(weight(size, dtype=torch.float32) for size in (2 * inner, width))
+        into, out = (weight(size, dtype=torch.float32) for size in (2 * inner, width))
+        self._biases = into, out
         # The sum over ranks has the second bias once.
-        self._added = self._biases
-        if ranks.shares.rank:
-            self._added = self._biases[0], torch.zeros_like(self._biases[1])
+        self._added = into, torch.zeros_like(out) if ranks.shares.rank else out
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's result; see `FeedForward`."""
