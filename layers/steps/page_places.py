@@ -1,4 +1,4 @@
-"""Where the tokens of a step stand, write and read on a GPU: pages, windows, no state.
+"""Where the tokens of a step stand, write and read on a GPU; no layer has a state.
 
 A step of chunks is derived on the host and copied at once; a step of decoding rows is derived on
 the device from fixed buffers, so that a CUDA graph can hold it.
