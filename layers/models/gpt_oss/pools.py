@@ -11,6 +11,7 @@ from jit_kernels.copy_units import copy_units
 from layers.models.copies import apart
 from layers.models.page_pools import PagePools
 from layers.models.plain_model import PAGE_TOKENS
+from layers.models.unit_views import UnitView, UnitViews
 from layers.staging import stage
 from mem_cache.spec import CacheSpec, Paged, PoolSizes, Window
 
@@ -110,6 +111,11 @@ class WindowPools(PagePools):
             "swa_keys": self.swa_keys,
             "swa_values": self.swa_values,
         }
+
+    def unit_views(self) -> UnitViews:
+        """Return pages of both kinds as bytes."""
+        swa = (self.swa_keys, self.swa_values)
+        return UnitViews(super().unit_views().pages, [UnitView.of(pool) for pool in swa])
 
     def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy SWA pages (source, destination) in every layer, one after the other."""
