@@ -78,6 +78,11 @@ class DecoderKinds(Protocol):
         ...
 
     @property
+    def invariant(self) -> bool:
+        """Whether a token's bits must not depend on how many tokens there are."""
+        ...
+
+    @property
     def side(self) -> SideStream:
         """Where parts of a layer run beside others."""
         ...
@@ -111,6 +116,7 @@ class PlainKinds:
     """
 
     blocks = False
+    invariant = True
 
     def __init__(
         self, device: torch.device, dtype: torch.dtype, *, stored: torch.dtype | None = None
@@ -167,12 +173,12 @@ class Bf16Kinds:
 
     def __init__(self, device: torch.device, *, deterministic: bool = False) -> None:
         """Take where; deterministic: a token's bits do not depend on how many tokens there are."""
-        self.device, self._deterministic = device, deterministic
+        self.device, self.invariant = device, deterministic
         self.side = SideStream(device)
 
     def projection(self, width: Size, parts: Mapping[str, Size]) -> Bf16Linear:
         """See `DecoderKinds`."""
-        return Bf16Linear(width, parts, device=self.device, invariant=self._deterministic)
+        return Bf16Linear(width, parts, device=self.device, invariant=self.invariant)
 
     def exact(self, width: int, parts: Mapping[str, Size]) -> Bf16Linear:
         """See `DecoderKinds`."""
@@ -182,9 +188,7 @@ class Bf16Kinds:
         self, width: int, parts: Mapping[str, Size], *, weight: Tensor | None = None
     ) -> Bf16Linear:
         """See `DecoderKinds`."""
-        return Bf16Linear(
-            width, parts, device=self.device, invariant=self._deterministic, weight=weight
-        )
+        return Bf16Linear(width, parts, device=self.device, invariant=self.invariant, weight=weight)
 
     def routed(self, sizes: ExpertSizes, names: tuple[str, str, str]) -> PlainExperts:
         """See `DecoderKinds`."""
@@ -193,7 +197,7 @@ class Bf16Kinds:
             dtype=self.dtype,
             device=self.device,
             names=names,
-            invariant=self._deterministic,
+            invariant=self.invariant,
         )
 
 

@@ -2,6 +2,7 @@
 
 NO_TWIN: dict[str, str] = {
     "layers/models/cuda_decoder.py": "gqa/test_cuda_network.py computes with it",
+    "layers/models/gpt_oss/bf16_step.py": "test_cuda_network.py computes with it",
     "layers/models/mla/sparse_network.py": "test_sparse_model.py holds it against transformers",
     **{
         f"layers/models/{part}.py": "the test_model.py of a family holds it to its promises"

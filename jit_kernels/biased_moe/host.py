@@ -17,8 +17,10 @@ def biased_moe(
     biases: tuple[torch.Tensor, torch.Tensor],
     limit: float,
     alpha: float,
+    invariant: bool,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.biased_moe.biased_moe`."""
+    del invariant
     (count, width, inner), top_k = down.shape, experts.shape[1]
     rows, experts, weights = rows_of(x).contiguous(), experts.contiguous(), weights.contiguous()
     gate_up, down = gate_up.contiguous(), down.contiguous()

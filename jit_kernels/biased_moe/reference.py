@@ -15,8 +15,10 @@ def biased_moe(
     biases: tuple[torch.Tensor, torch.Tensor],
     limit: float,
     alpha: float,
+    invariant: bool,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.biased_moe.biased_moe`."""
+    del invariant
     (into, back), (tokens, top_k) = biases, experts.shape
     outputs = x.new_empty((tokens, top_k, x.shape[1]), dtype=torch.float32)
     for expert in range(down.shape[0]):

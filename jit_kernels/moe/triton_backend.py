@@ -2,7 +2,8 @@
 
 A block is up to SIZE pairs of row and expert of one expert. The weight's rows are the tall side of
 every product, activations the narrow one. One launch gates, one multiplies down, one sums up in the
-order of the choices. Numbers of other kinds are left to the reference.
+order of the choices. Experts with biases (`jit_kernels.biased_moe`) take the same kernels. Numbers
+of other kinds are left to the reference.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,14 @@ from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.moe import reference
 from jit_kernels.streamed_moe.triton_backend import weighted_sum
 from jit_kernels.triton_launch import prepared
+
+
+class Biased(NamedTuple):
+    """What experts with biases have besides; see `jit_kernels.biased_moe`."""
+
+    into: torch.Tensor
+    back: torch.Tensor
+    alpha: float
 
 
 class Tile(NamedTuple):
@@ -69,10 +78,11 @@ def _slots_of(
 
 @triton.jit
 def _gate_up_kernel(
-    x_ptr: tl.tensor, weight_ptr: tl.tensor, hidden_ptr: tl.tensor, slots_ptr: tl.tensor,
-    expert_ptr: tl.tensor, limit: tl.tensor, INNER: tl.constexpr, WIDTH: tl.constexpr,
-    TOP_K: tl.constexpr, COUNT: tl.constexpr, ALONE: tl.constexpr, SIZE: tl.constexpr,
-    ROWS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    x_ptr: tl.tensor, weight_ptr: tl.tensor, bias_ptr: tl.tensor, hidden_ptr: tl.tensor,
+    slots_ptr: tl.tensor, expert_ptr: tl.tensor, limit: tl.tensor, alpha: tl.tensor,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, TOP_K: tl.constexpr, COUNT: tl.constexpr,
+    BIASED: tl.constexpr, ALONE: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write ROWS channels of the gated inner activations of one block, hidden [pairs, INNER]."""
     block = tl.program_id(1)
@@ -94,20 +104,27 @@ def _gate_up_kernel(
             gate = dot_bf16(tl.load(at + first, mask=inside & real, other=0.0), x, gate)
             more = tl.load(at + INNER * WIDTH + first, mask=inside & real, other=0.0)
             up = dot_bf16(more, x, up)
+        if BIASED:
+            gate += tl.load(bias_ptr + line, mask=row < INNER, other=0.0)[:, None]
+            up += tl.load(bias_ptr + line + INNER, mask=row < INNER, other=0.0)[:, None]
         # Unlike a minimum, a choice leaves NaN as it is.
         gate = tl.where(gate > limit, limit, gate)
         up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-        hidden = narrow(gate / (1.0 + tl.exp(-gate)) * up, tl.bfloat16)
+        if BIASED:
+            gated = gate / (1.0 + tl.exp(-alpha * gate)) * (up + 1.0)
+        else:
+            gated = gate / (1.0 + tl.exp(-gate)) * up
+        hidden = narrow(gated, tl.bfloat16)
         to = hidden_ptr + tl.maximum(slot, 0).to(tl.int64)[None, :] * INNER + row[:, None]
         tl.store(to, hidden, mask=(slot >= 0)[None, :] & inside)
 
 
 @triton.jit
 def _down_kernel(
-    hidden_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, slots_ptr: tl.tensor,
-    expert_ptr: tl.tensor, INNER: tl.constexpr, WIDTH: tl.constexpr, COUNT: tl.constexpr,
-    ALONE: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr, EARLY: tl.constexpr,
+    hidden_ptr: tl.tensor, weight_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor,
+    slots_ptr: tl.tensor, expert_ptr: tl.tensor, INNER: tl.constexpr, WIDTH: tl.constexpr,
+    COUNT: tl.constexpr, BIASED: tl.constexpr, ALONE: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write ROWS channels of what one block's expert gives, out [pairs, WIDTH] float32."""
     block = tl.program_id(1)
@@ -126,6 +143,8 @@ def _down_kernel(
             real = (first + lane < INNER)[None, :]
             x = tl.trans(tl.load(x_at + first, mask=live & real, other=0.0))
             sums = dot_bf16(tl.load(at + first, mask=inside & real, other=0.0), x, sums)
+        if BIASED:
+            sums += tl.load(bias_ptr + line, mask=row < WIDTH, other=0.0)[:, None]
         to = out_ptr + tl.maximum(slot, 0).to(tl.int64)[None, :] * WIDTH + row[:, None]
         tl.store(to, sums, mask=(slot >= 0)[None, :] & inside)
     elif ALONE:
@@ -154,6 +173,36 @@ def moe(
             x, experts, weights, gate_up=gate_up, down=down, limit=limit, invariant=invariant,
             plus=plus,
         )  # fmt: skip
+    return run_experts(
+        x,
+        experts,
+        weights,
+        gate_up=gate_up,
+        down=down,
+        limit=limit,
+        biased=None,
+        invariant=invariant,
+        plus=plus,
+    )
+
+
+def run_experts(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: torch.Tensor,
+    *,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    limit: float,
+    biased: Biased | None,
+    invariant: bool,
+    plus: Callable[[], torch.Tensor] | None,
+) -> torch.Tensor:
+    """Run experts of bfloat16 weights, with or without biases.
+
+    biased  None: none, and the gate is that of SwiGLU
+    The rest as in `jit_kernels.moe.moe`.
+    """
     count, width, inner = down.shape
     pairs, top_k = experts.numel(), experts.shape[1]
     if not pairs:
@@ -168,19 +217,20 @@ def moe(
         slots, expert, place = blocks.slots, blocks.expert, blocks.place
     number = expert.numel()
     few = not invariant and number <= _FEW_BLOCKS
+    into, back, alpha = biased or (weights, weights, 1.0)
+    shape = {"INNER": inner, "WIDTH": width, "COUNT": count, "BIASED": biased is not None}
     hidden = torch.empty((pairs, inner), dtype=torch.bfloat16, device=x.device)
     tile = _FEW if few else GATE_UP[size]
     _gate_up[(triton.cdiv(inner, tile.rows), number)](
-        x.contiguous(), gate_up, hidden, slots, expert, limit, INNER=inner, WIDTH=width,
-        TOP_K=top_k, COUNT=count, ALONE=alone, SIZE=size, ROWS=tile.rows, DEPTH=tile.depth,
+        x.contiguous(), gate_up, into, hidden, slots, expert, limit, alpha, **shape,
+        TOP_K=top_k, ALONE=alone, SIZE=size, ROWS=tile.rows, DEPTH=tile.depth,
         STAGES=tile.stages, num_warps=tile.warps, **early(),
     )  # fmt: skip
     outputs = torch.empty((pairs, width), dtype=torch.float32, device=x.device)
     tile = _FEW if few else DOWN[size]
     _down[(triton.cdiv(width, tile.rows), number)](
-        hidden, down, outputs, slots, expert, INNER=inner, WIDTH=width, COUNT=count, ALONE=alone,
-        SIZE=size, ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
-        **early(),
+        hidden, down, back, outputs, slots, expert, **shape, ALONE=alone, SIZE=size,
+        ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps, **early(),
     )  # fmt: skip
     added = None if plus is None else plus()
     return weighted_sum(outputs, place, weights, added, torch.float32, in_order=False)

@@ -1,4 +1,4 @@
-"""A network of pages alone on a Hopper GPU: bfloat16 weights and pages, a float32 stream."""
+"""A network of pages and windows on a Hopper GPU: bfloat16 weights and pages, a float32 stream."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -42,6 +42,7 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
         """
         assert (numbers.dtype, numbers.record_dtype) == (torch.bfloat16, torch.bfloat16)
         super().__init__(wired, numbers, paged, page_tokens=PAGE_TOKENS)
+        self._tree = self.cache.tree
 
     @property
     def device(self) -> torch.device:
@@ -54,12 +55,12 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
 
     def step(self, batch: ForwardBatch, pools: PoolsT) -> StepT:
         """Return what the layers of a step of chunks share."""
-        return self.placed(of_chunks(batch, self._page_tokens, self.device), pools)
+        return self.placed(of_chunks(batch, self._tree, self.device), pools)
 
     @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: PoolsT) -> Tensor:
         """Run one token of each row; see `CudaNetwork`."""
-        step = self.placed(of_rows(rows, self._page_tokens), pools)
+        step = self.placed(of_rows(rows, self._tree), pools)
         return self._wired.logits(self._wired.run(step.input_ids, step))
 
     @property

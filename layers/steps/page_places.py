@@ -1,4 +1,4 @@
-"""Where the tokens of a step stand, write and read on a GPU: pages alone, no windows, no state.
+"""Where the tokens of a step stand, write and read on a GPU; no layer has a state.
 
 A step of chunks is derived on the host and copied at once; a step of decoding rows is derived on
 the device from fixed buffers, so that a CUDA graph can hold it.
@@ -14,6 +14,8 @@ from layers.staging import stage_together
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, finite_rows
 from layers.steps.page_slots import PageSlots
+from layers.steps.window_places import WindowPlaces, windows_of_chunks, windows_of_rows
+from mem_cache.spec import TreeSpec
 
 __all__ = ["PagePlaces", "of_chunks", "of_rows"]
 
@@ -30,6 +32,7 @@ class PagePlaces:
     logit_tokens  [k] int64   tokens whose logits are wanted; in a step of decoding rows all are
     row           [T] int64   of each token
     count         [n] int64   tokens of each row
+    window        the same of layers with a window; None: there are none
     """
 
     input_ids: Tensor
@@ -39,15 +42,16 @@ class PagePlaces:
     logit_tokens: Tensor
     row: Tensor
     count: Tensor
+    window: WindowPlaces | None = None
 
     def finite_rows(self, x: Tensor) -> Tensor:
         """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
         return finite_rows(x.isfinite().all(1), self.row, self.count)
 
 
-def of_chunks(batch: ForwardBatch, page_size: int, device: torch.device) -> PagePlaces:
+def of_chunks(batch: ForwardBatch, tree: TreeSpec, device: torch.device) -> PagePlaces:
     """Return the places of a batch in host memory; the host does not wait for the device."""
-    there = PageSlots(batch, page_size)
+    there = PageSlots(batch, tree.page_size)
     length = batch.chunk_start + batch.chunk_len
     first = torch.nn.functional.pad(batch.chunk_len.cumsum(0), (1, 0))
     arrays = {
@@ -64,12 +68,14 @@ def of_chunks(batch: ForwardBatch, page_size: int, device: torch.device) -> Page
     staged = stage_together({name: tensor.numpy() for name, tensor in arrays.items()}, device)
     of_rows = (staged.pop("page_table"), staged.pop("length"), staged.pop("first"))
     counts: list[int] = batch.chunk_len.tolist()
-    return PagePlaces(rows=PagedRows(*of_rows, max(counts), tuple(counts)), **staged)
+    rows = PagedRows(*of_rows, max(counts), tuple(counts))
+    window = windows_of_chunks(batch, tree, rows, device) if tree.window else None
+    return PagePlaces(rows=rows, window=window, **staged)
 
 
-def of_rows(rows: DecodeRows, page_size: int) -> PagePlaces:
+def of_rows(rows: DecodeRows, tree: TreeSpec) -> PagePlaces:
     """Return the places of decoding rows; those that pad the batch write to page 0."""
-    position = rows.position.clamp(min=0)
+    position, page_size = rows.position.clamp(min=0), tree.page_size
     column = (position // page_size).unsqueeze(1)
     page = rows.page_table.gather(1, column).squeeze(1).to(torch.int64)
     slots = torch.where(rows.position < 0, 0, page * page_size + position % page_size)
@@ -82,4 +88,5 @@ def of_rows(rows: DecodeRows, page_size: int) -> PagePlaces:
         logit_tokens=row,
         row=row,
         count=torch.ones_like(row),
+        window=windows_of_rows(rows, tree) if tree.window else None,
     )

@@ -23,7 +23,10 @@ _BLOCK_BYTES = FP4_GROUP // 2
 
 
 class StackedWeight:
-    """Where such a tensor goes, or the part of it that a rank keeps."""
+    """Where such a tensor goes, or the part of it that a rank keeps.
+
+    storage  [E, outputs, inputs], or [E, outputs]
+    """
 
     def __init__(
         self,
@@ -41,13 +44,13 @@ class StackedWeight:
         gated    outputs are gates and inputs of gates
         packed   the file holds codes
         """
-        self._storage, self._gated, self.packed = storage, gated, packed
+        self.storage, self._gated, self.packed = storage, gated, packed
         self._rows, self._columns = whole(rows), None if columns is None else whole(columns)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape in the file. A packed weight's inputs are rounded down to blocks."""
-        experts, outputs = self._storage.shape[0], self._rows.total * (1 + self._gated)
+        experts, outputs = self.storage.shape[0], self._rows.total * (1 + self._gated)
         if self._columns is None:
             return experts, outputs
         if self.packed:
@@ -57,7 +60,7 @@ class StackedWeight:
     @property
     def device(self) -> torch.device:
         """Return where the storage is."""
-        return self._storage.device
+        return self.storage.device
 
     def put(self, stored: Tensor, scales: Tensor | None = None) -> None:
         """Store what a file holds, of `shape`.
@@ -65,17 +68,19 @@ class StackedWeight:
         scales  [E, out, in / 32] float8_e8m0fnu of packed weights
         """
         for expert, weight in enumerate(stored):
+            # Codes are a quarter of the numbers: they travel, and are expanded where they arrive.
+            here = weight.to(self.device)
             if scales is not None:
-                self._put_one(expert, _expanded(weight.flatten(1), scales[expert]))
+                self._put_one(expert, _expanded(here.flatten(1), scales[expert].to(self.device)))
             else:
-                self._put_one(expert, weight.T if weight.dim() == 2 else weight)
+                self._put_one(expert, here.T if here.dim() == 2 else here)
 
     def fill_random(self, generator: torch.Generator, gain: float) -> None:
         """Store normal numbers of variance `gain^2 / in`, biases of a tenth, whatever the form."""
         outputs, inputs = self.shape[1] if self.packed else self.shape[-1], self._columns
         shape = (outputs,) if inputs is None else (outputs, inputs.total)
         spread = 0.1 if inputs is None else gain / math.sqrt(inputs.total)
-        for expert in range(self._storage.shape[0]):
+        for expert in range(self.storage.shape[0]):
             numbers = torch.empty(shape, device=self.device)
             self._put_one(expert, numbers.normal_(0.0, spread, generator=generator))
 
@@ -84,10 +89,11 @@ class StackedWeight:
         parts = dense.unflatten(0, (-1, 1 + self._gated)).transpose(0, 1)[:, self._rows.part]
         if self._columns is not None:
             parts = parts[:, :, self._columns.part]
-        self._storage[expert].copy_(parts.flatten(0, 1))
+        self.storage[expert].copy_(parts.flatten(0, 1))
 
 
 def _expanded(packed: Tensor, scales: Tensor) -> Tensor:
-    out = torch.empty((packed.shape[0], 2 * packed.shape[1]), dtype=torch.float32)
+    shape = (packed.shape[0], 2 * packed.shape[1])
+    out = torch.empty(shape, dtype=torch.float32, device=packed.device)
     dequantise_fp4(packed, scales, out)
     return out

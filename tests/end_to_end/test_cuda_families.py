@@ -1,4 +1,4 @@
-"""A server of a family of pages alone on a GPU: tokens, reuse, graphs, overlap.
+"""A server of a family of pages, or of pages and windows, on a GPU: tokens, reuse, graphs, overlap.
 
 `python -m pytest tests/end_to_end/test_cuda_families.py` on a machine with a CUDA device.
 """
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import SEED
-from tests.testing import gqa_checkpoints, mla_checkpoints
+from tests.testing import gpt_oss_checkpoints, gqa_checkpoints, mla_checkpoints
 from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, greedy_share, write
 from tests.testing.server_process import ServerProcess, running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
@@ -28,11 +28,15 @@ LATENT = {
     **{"kv_lora_rank": 512, "qk_rope_head_dim": 64, "intermediate_size": 192},
     **{"moe_intermediate_size": 64, "n_routed_experts": 64},
 }
+WINDOWED = {
+    **{**SIZES, "num_hidden_layers": 2, "num_local_experts": 16, "sliding_window": 128},
+    "max_position_embeddings": 4096,
+}
 # Weights, keys and values are bfloat16 here, and float32 in the reference.
 MARGIN = 0.15
 # Where two experts are rated alike, rounding chooses another one, and logits move by much more. So
 # networks of experts need only choose most tokens as the reference does: in bfloat16 the CPU agrees
-# with it in 0.85 of them (Qwen3-MoE), 0.95 (V3) and 0.96 (V2-Lite).
+# with it in 0.85 of them (Qwen3-MoE), 0.95 (V3), 0.96 (V2-Lite) and 0.95 (gpt-oss).
 MOST = 0.75
 READY_S = 300.0
 FLAGS = (
@@ -43,11 +47,13 @@ FLAGS = (
 PLAIN = (*("--mem-fraction-static", "0.6"), "--disable-cuda-graph", "--disable-overlap-schedule")
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen3_moe", "v2_lite", "v3"])
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_moe", "v2_lite", "v3", "gpt_oss"])
 def model(request: pytest.FixtureRequest) -> Any:
     """What transformers makes of the checkpoint."""
     torch.manual_seed(SEED)
     name: str = request.param
+    if name == "gpt_oss":
+        return gpt_oss_checkpoints.reference("in_turn", **WINDOWED)
     if name in mla_checkpoints.CHECKPOINTS:
         rank = {"q_lora_rank": 64} if name == "v3" else {}
         return mla_checkpoints.reference(name, **LATENT, **rank)

@@ -23,6 +23,7 @@ def weights_of(experts: int, width: int, inner: int) -> dict[str, Any]:
         "biases": (torch.randn(experts, 2 * inner), torch.randn(experts, width)),
         "limit": LIMIT,
         "alpha": ALPHA,
+        "invariant": True,
     }
 
 

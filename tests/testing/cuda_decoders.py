@@ -1,13 +1,16 @@
-"""What networks of pages alone promise on a GPU, whatever their family: weights, bits, graphs."""
+"""What networks of pages and windows promise on a GPU, in any family: weights, bits, graphs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layers.models.contract import CudaNetwork, Network
+from layers.weights.stacked import StackedWeight
 from tests.testing.compare import assert_same_bits
 from tests.testing.page_rig import PagedRow, PageRig
+from tests.testing.window_rig import WindowRig, WindowRow
 
 # Numbers in pages that nobody wrote: finite, as all that a GPU leaves there.
 GARBAGE = 77.0
@@ -24,9 +27,17 @@ def copy_weights(source: Network, made: Network) -> None:
     numbers = dict(source.named_weights())
     for name, target in made.named_weights():
         number = numbers[name]
+        if isinstance(target, StackedWeight) and isinstance(number, StackedWeight):
+            target, number = target.storage, number.storage
         assert isinstance(target, Tensor)
         assert isinstance(number, Tensor)
         target.copy_(number)
+
+
+def rig_of(made: Network) -> tuple[Any, Any]:
+    """Return what drives a network, and the kind of its rows."""
+    rig, row = (WindowRig, WindowRow) if made.cache.tree.window else (PageRig, PagedRow)
+    return rig(made, pages=48, garbage=GARBAGE), row
 
 
 def logits_of(
@@ -36,8 +47,8 @@ def logits_of(
 
     other  a row beside it
     """
-    rig, count = PageRig(made, pages=48, garbage=GARBAGE), len(prompt) - 2
-    row, beside = PagedRow(prompt[:count]), PagedRow(list(other))
+    (rig, new_row), count = rig_of(made), len(prompt) - 2
+    row, beside = new_row(prompt[:count]), new_row(list(other))
     found = [rig.prefill(row, count + 1), rig.prefill(beside, 7)][:1]
     for token in prompt[count:]:
         row.tokens.append(token)
@@ -72,10 +83,8 @@ def assert_graphs_give_the_bits_of_launches(
     made: CudaNetwork, prompts: list[list[int]], device: torch.device
 ) -> None:
     """Hold a graph of a decode step to the bits of plain launches, for later rows, too."""
-    driven, rows = (
-        PageRig(made, pages=48, garbage=GARBAGE),
-        [PagedRow(list(tokens)) for tokens in prompts],
-    )
+    driven, new_row = rig_of(made)
+    rows = [new_row(list(tokens)) for tokens in prompts]
     driven.step([(row, len(row.tokens) - 2) for row in rows])
     inputs = driven.inputs(rows, device)
 
@@ -94,7 +103,7 @@ def assert_graphs_give_the_bits_of_launches(
     for row in rows:
         row.done += 1
     later = driven.inputs(rows[::-1], device)
-    for field in ("input_ids", "position", "page_table"):
+    for field in ("input_ids", "position", "page_table", "window"):
         getattr(inputs, field).copy_(getattr(later, field))
     graph.replay()
     assert_same_bits(got, step())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jit_kernels.cuda_library import compile_all
 from layers.experts.contract import ExpertForm
-from layers.models.contract import Settings
+from layers.models.contract import CudaNetwork, Pools, Settings
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4, V4Model
@@ -121,6 +121,28 @@ class QuantisedModel(V4Model):
         )
 
 
+def cuda_runner(
+    network: CudaNetwork,
+    pools: Pools,
+    *,
+    vocab: int,
+    rows: int = ROWS,
+    pages: int = PAGES,
+    graphs: tuple[int, ...] = (),
+) -> CudaModelRunner:
+    """Return a runner of any family for so many rows of so many pages.
+
+    graphs  sizes of decode steps
+    """
+    width = network.cache.tree.window_pages
+    buffers = DecodeBuffers(rows, pages=pages, window_pages=width, device=DEVICE)
+    tables = LineTables(rows, pages=pages, window_pages=width)
+    lines = Lines(tables, Sampler(vocab, DEVICE), buffers.last[:rows])
+    runner = CudaModelRunner(network, pools, lines, buffers)
+    runner.capture(graphs, new_capture())
+    return runner
+
+
 class FusedRig:
     """The network of a checkpoint, and fresh runners on it."""
 
@@ -135,10 +157,5 @@ class FusedRig:
         pools = self.network.pools(SIZES)
         for tensor in pools.tensors().values():
             tensor.view(torch.uint8).fill_(0xFF)
-        width = self.tree.window_pages
-        buffers = DecodeBuffers(rows, pages=PAGES, window_pages=width, device=DEVICE)
-        tables = LineTables(rows, pages=PAGES, window_pages=width)
-        lines = Lines(tables, Sampler(self.config.vocab_size, DEVICE), buffers.last[:rows])
-        runner = CudaModelRunner(self.network, pools, lines, buffers)
-        runner.capture(graphs, new_capture())
-        return runner
+        vocab = self.config.vocab_size
+        return cuda_runner(self.network, pools, vocab=vocab, rows=rows, graphs=graphs)

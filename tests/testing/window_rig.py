@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layers.models.contract import Network
-from layers.steps.forward_batch import ForwardBatch
+from layers.steps.decode_rows import DecodeRows
+from layers.steps.forward_batch import ForwardBatch, Forwarded
 from mem_cache.spec import PoolSizes
 
 
@@ -30,14 +32,25 @@ class WindowRow:
     write_from: int = 0
 
 
-class WindowRig:
-    """A network and its pools, which begin as NaN."""
+# Rows and columns of page tables that a decode step has and does not need.
+PADDING, SPARE_PAGES = 3, 2
 
-    def __init__(self, network: Network, *, pages: int = 64, swa_pages: int = 200) -> None:
+
+class WindowRig:
+    """A network and its pools, which begin as NaN, or as other numbers that nobody may read."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        pages: int = 64,
+        swa_pages: int = 200,
+        garbage: float = torch.nan,
+    ) -> None:
         self._network, self._tree = network, network.cache.tree
         self._pools = network.pools(PoolSizes(pages, swa_pages, 0))
         for tensor in self._pools.tensors().values():
-            tensor.fill_(torch.nan)
+            tensor.fill_(garbage)
         self._free = list(range(pages, 0, -1))
         self._swa_free = list(range(swa_pages, 0, -1))
 
@@ -63,6 +76,12 @@ class WindowRig:
             self._pools.copy_full_pages([(row.pages[whole], pages[-1])])
         return pages
 
+    def _give_pages(self, row: WindowRow, stop: int) -> None:
+        """Give a row a window, and pages up to a position."""
+        row.window = row.window or self._window()
+        while len(row.pages) * self._tree.page_size < stop:
+            row.pages.append(self._free.pop())
+
     def _window(self) -> list[int]:
         return [self._swa_free.pop() for _ in range(self._tree.window_pages)]
 
@@ -78,21 +97,28 @@ class WindowRig:
         points  positions in every chunk to leave resume points at
         move    rows go on in other SWA pages
         """
+        made = self.forwarded(chunks, points, move=move)
+        assert bool(made.finite.all())
+        return made.logits
+
+    def forwarded(
+        self,
+        chunks: Sequence[tuple[WindowRow, int]],
+        points: Iterable[int] = (),
+        *,
+        move: bool = False,
+    ) -> Forwarded:
+        """Compute each row up to a position; see `step`."""
         count = [stop - row.done for row, stop in chunks]
         saves, ends = list[tuple[int, int, list[int]]](), list[list[int]]()
         for i, (row, stop) in enumerate(chunks):
-            row.window = row.window or self._window()
-            while len(row.pages) * self._tree.page_size < stop:
-                row.pages.append(self._free.pop())
+            self._give_pages(row, stop)
             ends.append(self._window() if move else row.window)
             saves.append((i, stop, ends[i]))
             for at in points:
                 if row.done < at <= stop:
                     row.points[at] = self._window()
                     saves.append((i, at, row.points[at]))
-        table = torch.zeros((len(chunks), max(len(row.pages) for row, _ in chunks)))
-        for i, (row, _) in enumerate(chunks):
-            table[i, : len(row.pages)] = torch.tensor(row.pages)
         none = torch.zeros(len(saves), dtype=torch.int32)
         batch = ForwardBatch(
             input_ids=torch.tensor(
@@ -100,7 +126,7 @@ class WindowRig:
             ),
             chunk_start=torch.tensor([row.done for row, _ in chunks]),
             chunk_len=torch.tensor(count),
-            page_table=table.to(torch.int32),
+            page_table=page_table([row for row, _ in chunks]),
             window=torch.tensor([row.window for row, _ in chunks], dtype=torch.int32),
             ring=none[: len(chunks)],
             window_from=torch.tensor([row.window_from for row, _ in chunks]),
@@ -112,12 +138,41 @@ class WindowRig:
             logit_tokens=torch.tensor(count).cumsum(0) - 1,
         )
         made = self._network.prefill(batch, self._pools)
-        assert bool(made.finite.all())
         for (row, stop), window in zip(chunks, ends, strict=True):
             if move:
                 self._swa_free += row.window
             row.done, row.window = stop, window
-        return made.logits
+        return made
+
+    @property
+    def pools(self) -> Any:
+        """Return the pools of the network's kind."""
+        return self._pools
+
+    def inputs(self, rows: Sequence[WindowRow], device: torch.device) -> DecodeRows:
+        """Return the inputs of a step of the next token of each row, with padding."""
+        for row in rows:
+            self._give_pages(row, row.done + 1)
+        table, count = page_table(rows), len(rows)
+        made = DecodeRows.empty(
+            count + PADDING,
+            pages=table.shape[1] + SPARE_PAGES,
+            window_pages=self._tree.window_pages,
+            device=device,
+        )
+        made.page_table[:count, : table.shape[1]] = table
+        made.window[:count] = torch.tensor([row.window for row in rows])
+        made.input_ids[:count] = torch.tensor([row.tokens[row.done] for row in rows])
+        made.position[:count] = torch.tensor([row.done for row in rows])
+        return made
+
+    def decode(self, rows: Sequence[WindowRow], device: torch.device) -> Tensor:
+        """Compute the next token of each row as a decode step; return logits, [n, vocab]."""
+        network: Any = self._network
+        logits = network.decode(self.inputs(rows, device), self._pools)
+        for row in rows:
+            row.done += 1
+        return logits[: len(rows)]
 
     def prefill(self, row: WindowRow, chunk: int, points: Iterable[int] = ()) -> Tensor:
         """Compute all tokens of a row in chunks; return the logits of the last one, [vocab]."""
@@ -132,3 +187,11 @@ class WindowRig:
         for _ in range(new):
             row.tokens.append(int(self.prefill(row, chunk).argmax()))
         return row.tokens[len(tokens) :]
+
+
+def page_table(rows: Sequence[WindowRow]) -> Tensor:
+    """Return the pages of rows, [n, P] int32, 0 behind the last one of each."""
+    table = torch.zeros((len(rows), max(len(row.pages) for row in rows)), dtype=torch.int32)
+    for i, row in enumerate(rows):
+        table[i, : len(row.pages)] = torch.tensor(row.pages)
+    return table

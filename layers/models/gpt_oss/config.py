@@ -21,11 +21,16 @@ from layers.models.json_fields import (
     positive_number,
     require,
 )
+from layers.models.kernel_sizes import check_head_dim, check_sizes
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 from layers.weights.quant import FP4_GROUP
 
-__all__ = ["ExpertFields", "GptOssConfig", "parse_config"]
+__all__ = ["ExpertFields", "GptOssConfig", "check_geometry_of_kernels", "parse_config"]
+
+# Channels of a head that kernels attend windows with: of 192 they take 96 keys at a time, which do
+# not begin where pages do.
+_HEAD_DIMS = (64, 128, 256)
 
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
@@ -128,6 +133,15 @@ def parse_config(
         experts=_experts(raw),
         context_tokens=positive_int(raw, "max_position_embeddings"),
         eos_token_ids=end_ids(raw, generation, vocab),
+    )
+
+
+def check_geometry_of_kernels(config: GptOssConfig) -> None:
+    """Raise ConfigFault, naming the field, for sizes that the kernels on a GPU do not take."""
+    check_head_dim(config.head_dim, _HEAD_DIMS)
+    check_sizes(
+        {"hidden_size": config.hidden_size, "intermediate_size": config.experts.inner},
+        {"num_local_experts": config.experts.count, "vocab_size": config.vocab_size},
     )
 
 

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from jit_kernels.biased_moe import biased_moe
 from jit_kernels.route_softmax import route_softmax
-from layers.kinds import PlainKinds
+from layers.kinds import DecoderKinds
 from layers.linear.biased import BiasedLinear
 from layers.linear.contract import Named
+from layers.linear.summed import over_ranks
 from layers.models.gpt_oss.config import ExpertFields
 from layers.parallel.ranks import Ranks
 from layers.weights.stacked import StackedWeight
@@ -22,41 +23,42 @@ class Mixture:
     down     [experts, d, inner]
     """
 
-    def __init__(self, width: int, fields: ExpertFields, kinds: PlainKinds, ranks: Ranks) -> None:
+    def __init__(self, width: int, fields: ExpertFields, kinds: DecoderKinds, ranks: Ranks) -> None:
         """Allocate the weights."""
         self._fields, self._ranks, self._width = fields, ranks, width
         router = {"router": fields.count}
         self._router = BiasedLinear(kinds.exact(width, router), router, kinds.device)
         self._inner = ranks.shares.inner(fields.inner, blocks=False)
         inner, count = self._inner.count, ranks.shares.experts(fields.count).count
-        self._dtype = kinds.stored
+        self._dtype, self._sent, self._invariant = kinds.stored, kinds.dtype, kinds.invariant
 
         def weight(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros((count, *shape), dtype=dtype, device=kinds.device)
 
         self._gate_up = weight(2 * inner, width, dtype=kinds.stored)
         self._down = weight(width, inner, dtype=kinds.stored)
-        self._biases = tuple(weight(size, dtype=torch.float32) for size in (2 * inner, width))
+        into, out = (weight(size, dtype=torch.float32) for size in (2 * inner, width))
+        self._biases = into, out
+        # The sum over ranks has the second bias once.
+        self._added = into, torch.zeros_like(out) if ranks.shares.rank else out
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's result; see `FeedForward`."""
         x = x.to(self._dtype)
         logits = self._router(self._router.rows(x))
         experts, weights = route_softmax(logits, top_k=self._fields.chosen, normalised=True)
-        into, out = self._biases
-        # The sum over ranks has the second bias once.
-        own = out if self._ranks.shares.rank == 0 else torch.zeros_like(out)
         routed = biased_moe(
             x,
             experts,
             weights,
             gate_up=self._gate_up,
             down=self._down,
+            biases=self._added,
             limit=self._fields.limit,
-            biases=(into, own),
             alpha=self._fields.alpha,
+            invariant=self._invariant,
         )
-        return self._ranks.all_reduce(routed)
+        return over_ranks(routed, self._ranks, self._sent)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""

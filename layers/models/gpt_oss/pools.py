@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,6 +11,8 @@ from jit_kernels.copy_units import copy_units
 from layers.models.copies import apart
 from layers.models.page_pools import PagePools
 from layers.models.plain_model import PAGE_TOKENS
+from layers.models.unit_views import UnitView, UnitViews
+from layers.staging import stage
 from mem_cache.spec import CacheSpec, Paged, PoolSizes, Window
 
 __all__ = ["SWA_PAGE_TOKENS", "WindowLayout", "WindowPools"]
@@ -79,13 +82,13 @@ class WindowPools(PagePools):
     """
 
     def __init__(self, layout: WindowLayout, sizes: PoolSizes, device: torch.device) -> None:
-        """Allocate pages, not initialised: nothing is used that was not written before."""
+        """Allocate pages of zeros: what was never written is read with a weight of 0."""
         self.layout = layout
 
         def pages(units: int, tokens: int, *, sliding: bool) -> Tensor:
             shape = (layout.sliding.count(sliding), units + 1, tokens)
             shape = (*shape, layout.heads, layout.head_dim)
-            return torch.empty(shape, dtype=layout.dtype, device=device)
+            return torch.zeros(shape, dtype=layout.dtype, device=device)
 
         names = ("keys", "values")
         self.keys, self.values = (
@@ -109,9 +112,14 @@ class WindowPools(PagePools):
             "swa_values": self.swa_values,
         }
 
+    def unit_views(self) -> UnitViews:
+        """Return pages of both kinds as bytes."""
+        swa = (self.swa_keys, self.swa_values)
+        return UnitViews(super().unit_views().pages, [UnitView.of(pool) for pool in swa])
+
     def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy SWA pages (source, destination) in every layer, one after the other."""
         for some in apart(pairs):
-            staged = torch.tensor(some, dtype=torch.int64).to(self.keys.device).T.contiguous()
+            staged = stage(np.array(some, dtype=np.int64).T, self.keys.device)
             for pool in (self.swa_keys, self.swa_values):
                 copy_units(pool.flatten(2).view(torch.uint8), staged)

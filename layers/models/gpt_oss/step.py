@@ -1,4 +1,4 @@
-"""A step of chunks: where its tokens write their keys and values, and what they read.
+"""A step of chunks in plain numbers: where its tokens write keys and values, what they read.
 
 Layers that attend everything write to full pages and read from them. Layers with a window read
 
@@ -7,25 +7,43 @@ Layers that attend everything write to full pages and read from them. Layers wit
 and write what the step saves to SWA pages afterwards.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from jit_kernels.grouped_attention import ChunkRows, grouped_attention
+from jit_kernels.rope_halves import rope_halves
 from layers.blocks.rope import HalfRope
-from layers.models.gpt_oss.pools import SWA_PAGE_TOKENS, WindowPools
+from layers.models.gpt_oss.pools import WindowPools
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_slots import PageSlots
-from layers.steps.step_tokens import SaveList, StepTokens
+from layers.steps.step_tokens import StepTokens
+from layers.steps.window_places import ring_slots, window_saves
 from mem_cache.spec import TreeSpec
 
-__all__ = ["WindowStep"]
+__all__ = ["SinkStep", "WindowStep"]
 
 # Tiles of keys begin at the same positions in every chunk: so sums of the reference have one order.
 _TILE = 64
 
 
+class SinkStep(Protocol):
+    """What attention with sinks asks of a step of T tokens."""
+
+    def read(self, layer: int, made: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
+        """Write what the tokens leave in a layer, and return what they read, [T, H, D].
+
+        made   [T, (H + 2 KH) D] float32   heads of queries, then of keys, then of values; may be
+               changed
+        bias   [(H + 2 KH) D] float32, added to each token's
+        sinks  [H] in the step's dtype, one more logit a head
+        """
+        ...
+
+
 class WindowStep:
-    """What the layers of one step share, derived once."""
+    """What the layers of one step share, derived once; a `SinkStep`."""
 
     def __init__(
         self,
@@ -51,11 +69,19 @@ class WindowStep:
         tokens = StepTokens(batch, draft_tokens=tree.draft_tokens)
         self._read = _window_slots(tokens, tree)
         self._rows = _window_rows(tokens, pools.layout.before, held=tree.window)
-        self._saves = _window_saves(tokens, tree)
+        self._saves = window_saves(tokens, tree)
 
     def rotation(self, layer: int) -> Tensor:
         """Return what turns queries and keys of a layer, [T, 2, D / 2] float32."""
         return self._rotations[self._sliding[layer]]
+
+    def read(self, layer: int, made: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
+        """Write and attend; see `SinkStep`."""
+        groups, width = self._pools.keys.shape[3:]
+        every = (made + bias).unflatten(1, (-1, width))
+        q, keys, values = every.split([every.shape[1] - 2 * groups, groups, groups], 1)
+        rope_halves(every[:, : q.shape[1] + groups], self.rotation(layer))
+        return self.attend(layer, q, keys, values, scale=width**-0.5, sinks=sinks)
 
     def attend(
         self,
@@ -100,9 +126,7 @@ class WindowStep:
 def _window_slots(tokens: StepTokens, tree: TreeSpec) -> Tensor:
     """Return where the positions before the chunks lie, [n * tree.window] int64; 0: nowhere."""
     position, readable = tokens.before(tree.window)
-    column = position // SWA_PAGE_TOKENS % tree.window_pages
-    page = tokens.batch.window.gather(1, column).to(torch.int64)
-    slots = page * SWA_PAGE_TOKENS + position % SWA_PAGE_TOKENS
+    slots = ring_slots(tokens.batch.window, position, tree)
     return slots.masked_fill_(~readable, 0).flatten()
 
 
@@ -134,15 +158,3 @@ def _window_rows(tokens: StepTokens, before: int, *, held: int) -> ChunkRows:
         position=tokens.position - own,
         since=torch.maximum(tokens.position - before, lowest) - own,
     )
-
-
-def _window_saves(tokens: StepTokens, tree: TreeSpec) -> SaveList:
-    """Return the SWA slots to write; before each chunk there are `tree.window` positions."""
-    batch, span = tokens.batch, tree.window
-    save, row, position = tokens.saved(span)
-    column = position // SWA_PAGE_TOKENS % tree.window_pages
-    offset = position % SWA_PAGE_TOKENS
-    target = batch.save_window[save, column].to(torch.int64) * SWA_PAGE_TOKENS + offset
-    held = batch.window[row, column].to(torch.int64) * SWA_PAGE_TOKENS + offset
-    kept = position - batch.chunk_start[row] + span
-    return tokens.save_list(row, position, span=span, kept=kept, target=target, held=held)

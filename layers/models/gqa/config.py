@@ -17,16 +17,12 @@ from layers.models.json_fields import (
     present,
     require,
 )
+from layers.models.kernel_sizes import check_head_dim, check_sizes
 from layers.models.quantisation_fields import check_quantisation
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
 __all__ = ["ExpertFields", "GqaConfig", "check_geometry_of_kernels", "parse_config"]
-
-# Channels of a head that kernels of attention take.
-_HEAD_DIMS = (64, 128, 192, 256)
-# Channels that products on a GPU take at once, and rows of weights that copies do.
-_DEPTH, _ROWS = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +170,13 @@ def parse_config(
 
 def check_geometry_of_kernels(config: GqaConfig) -> None:
     """Raise ConfigFault, naming the field, for sizes that the kernels on a GPU do not take."""
-    if config.head_dim not in _HEAD_DIMS:
-        listed = ", ".join(map(str, _HEAD_DIMS))
-        raise ConfigFault(f"head_dim is {config.head_dim}, and on a GPU it must be one of {listed}")
+    check_head_dim(config.head_dim)
     if any(config.windows):
         raise ConfigFault(f"sliding_window {max(config.windows)} is attended on the CPU alone")
-    inner = config.inner if config.experts is None else config.experts.inner
-    for name, size, unit in (
-        ("hidden_size", config.hidden_size, _DEPTH),
-        ("intermediate_size" if config.experts is None else "moe_intermediate_size", inner, _DEPTH),
-        ("vocab_size", config.vocab_size, _ROWS),
-    ):
-        if size % unit:
-            raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {unit}")
+    inner = {"intermediate_size": config.inner}
+    if config.experts is not None:
+        inner = {"moe_intermediate_size": config.experts.inner}
+    check_sizes({"hidden_size": config.hidden_size, **inner}, {"vocab_size": config.vocab_size})
 
 
 def _refuse_others(raw: dict[str, Any]) -> None:

@@ -1,10 +1,12 @@
-"""Bytes and operations of steps of networks of pages alone, from their configurations."""
+"""Bytes and operations of steps of networks of pages and windows, from their configurations."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from layers.models.gpt_oss.config import GptOssConfig
+from layers.models.gpt_oss.model import CudaGptOss
 from layers.models.gqa.config import GqaConfig
 from layers.models.gqa.model import CudaGqa
 from layers.models.mla.config import MlaConfig
@@ -14,7 +16,8 @@ from layers.weights.part import Part
 
 __all__ = ["PageNetwork", "prompt_flops", "step_bytes"]
 
-PageNetwork = CudaGqa | CudaMla
+PageNetwork = CudaGqa | CudaMla | CudaGptOss
+PageConfig = GqaConfig | MlaConfig | GptOssConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +26,23 @@ class _Numbers:
 
     attention  of a layer's attention, which each token passes
     pair       multiplications of a query and a key, of all heads of a layer
+    dense      of a feed-forward block without experts
     expert     of one routed expert
     chosen     routed experts of a token
     others     of a layer with experts, which each token passes: the gate, shared experts
     mixed      layers with experts
+    sliding    layers that attend the last `window` tokens
     """
 
     attention: int
     pair: int
+    dense: int = 0
     expert: int = 0
     chosen: int = 0
     others: int = 0
     mixed: int = 0
+    sliding: int = 0
+    window: int = 0
 
 
 def step_bytes(network: PageNetwork, rows: int, context: int, routed: int) -> int:
@@ -42,45 +50,50 @@ def step_bytes(network: PageNetwork, rows: int, context: int, routed: int) -> in
 
     routed  distinct experts of all layers together
     """
-    config = network.config
-    tied = isinstance(config, GqaConfig) and config.tied
-    total = rows * context * network.cache.full_page_bytes // PAGE_TOKENS
+    config, cache = network.config, network.cache
+    tied = not isinstance(config, MlaConfig) and config.tied
+    total = rows * context * cache.full_page_bytes // PAGE_TOKENS
+    seen = min(context, cache.tree.window)
+    total += rows * seen * cache.swa_page_bytes // cache.swa_page_size
     for name, stored in network.named_weights():
         target = stored.target if isinstance(stored, Part) else stored
-        assert isinstance(target, Tensor)
         if ".experts." not in name and ("embed_tokens" not in name or tied):
+            assert isinstance(target, Tensor)
             total += target.nbytes
     return total + routed * _numbers(config).expert * torch.bfloat16.itemsize
 
 
-def prompt_flops(config: GqaConfig | MlaConfig, tokens: int) -> float:
+def prompt_flops(config: PageConfig, tokens: int) -> float:
     """Return the operations of the products of a prompt, and of half of its attention's square.
 
     Attention of latents counts as the fewest there are: keys and values are made, once each.
     """
     of = _numbers(config)
-    dense = 3 * config.hidden_size * config.inner
-    numbers = config.num_layers * of.attention + (config.num_layers - of.mixed) * dense
+    numbers = config.num_layers * of.attention + (config.num_layers - of.mixed) * of.dense
     numbers += of.mixed * (of.chosen * of.expert + of.others)
-    pairs = config.num_layers * of.pair * tokens // 2
+    pairs = (config.num_layers - of.sliding) * of.pair * tokens // 2
+    pairs += of.sliding * of.pair * min(of.window, tokens // 2)
     head = config.hidden_size * config.vocab_size
     return 2.0 * (tokens * (numbers + pairs) + head)
 
 
-def _numbers(config: GqaConfig | MlaConfig) -> _Numbers:
-    return _of_groups(config) if isinstance(config, GqaConfig) else _of_latents(config)
+def _numbers(config: PageConfig) -> _Numbers:
+    return _of_latents(config) if isinstance(config, MlaConfig) else _of_groups(config)
 
 
-def _of_groups(config: GqaConfig) -> _Numbers:
+def _of_groups(config: GqaConfig | GptOssConfig) -> _Numbers:
     width, experts = config.hidden_size, config.experts
     attention = 2 * config.head_dim * width * (config.heads + config.key_heads)
     pair = 2 * config.heads * config.head_dim
+    dense = 3 * width * config.inner if isinstance(config, GqaConfig) else 0
     if experts is None:
-        return _Numbers(attention, pair)
-    expert = 3 * width * experts.inner
-    return _Numbers(
-        attention, pair, expert, experts.chosen, width * experts.count, len(experts.layers)
-    )
+        return _Numbers(attention, pair, dense)
+    mixture = 3 * width * experts.inner, experts.chosen, width * experts.count
+    if isinstance(config, GptOssConfig):
+        sliding = sum(config.sliding), config.window
+        return _Numbers(attention, pair, dense, *mixture, config.num_layers, *sliding)
+    mixed = config.num_layers if config.experts is None else len(config.experts.layers)
+    return _Numbers(attention, pair, dense, *mixture, mixed)
 
 
 def _of_latents(config: MlaConfig) -> _Numbers:
@@ -92,8 +105,8 @@ def _of_latents(config: MlaConfig) -> _Numbers:
     made = heads.latent * heads.count * (heads.plain + heads.value)
     attention = queries + width * (heads.latent + heads.turned) + made
     attention += heads.count * heads.value * width
-    pair = heads.count * (query + heads.value)
+    pair, dense = heads.count * (query + heads.value), 3 * width * config.inner
     if experts is None:
-        return _Numbers(attention, pair)
+        return _Numbers(attention, pair, dense)
     expert, others = 3 * width * experts.inner, width * (experts.count + 3 * experts.shared)
-    return _Numbers(attention, pair, expert, experts.chosen, others, len(experts.layers))
+    return _Numbers(attention, pair, dense, expert, experts.chosen, others, len(experts.layers))

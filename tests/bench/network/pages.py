@@ -1,4 +1,6 @@
-"""Measures networks of pages alone (Llama, Qwen, DeepSeek V2) with random weights, on a GPU.
+"""Measures networks of pages and windows (Llama, Qwen, DeepSeek V2, gpt-oss) with random weights.
+
+On a GPU:
 
     decode    steps inside a CUDA graph against their floor: weights that a step reads, the experts
               that it is routed to, what is cached, once each, at the bandwidth of a large copy
@@ -13,6 +15,7 @@ With --profile, kernels by time instead. --layers cuts the network.
 """
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,6 +26,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+import layers.models.gpt_oss.experts as gpt_oss_network
 import layers.models.gqa.network as gqa_network
 import layers.models.mla.network as mla_network
 from jit_kernels.likeliest import likeliest
@@ -50,7 +54,7 @@ LARGE = 8192
 def main() -> None:
     """Measure what is asked for."""
     options = _parsed()
-    override = f"num_hidden_layers={options.layers}" if options.layers else None
+    override = cut(options.model, options.layers) if options.layers else None
     model = read_model(options.model, override)
     device = torch.device("cuda", 0)
     torch.manual_seed(SEED)
@@ -62,6 +66,12 @@ def main() -> None:
             fill_dummy(network, SEED)
         for line in (_decode if options.phase == "decode" else _prefill)(options, network):
             print(line, flush=True)
+
+
+def cut(folder: Path, layers: int) -> str:
+    """Return what cuts a model to so many layers, of the kinds that its family has in turn."""
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return f"num_hidden_layers={layers}" + (",layer_types=null" if "layer_types" in raw else "")
 
 
 def _parsed() -> argparse.Namespace:
@@ -83,22 +93,28 @@ def _parsed() -> argparse.Namespace:
 
 
 class Rows:
-    """Rows of one length that share nothing, over scattered pages of random numbers."""
+    """Rows of one length that share nothing, over scattered pages and windows of random numbers."""
 
     def __init__(self, network: PageNetwork, rows: int, tokens: int) -> None:
         """Fill the pages that `rows` rows of `tokens` tokens take."""
         self.network, columns = network, div_ceil(tokens, PAGE)
-        self.pools: Any = network.pools(PoolSizes(rows * columns, 0, 0))
+        width = network.cache.tree.window_pages
+        self.pools: Any = network.pools(PoolSizes(rows * columns, rows * width, 0))
         for tensor in self.pools.tensors().values():
             for layer in tensor:
                 layer.normal_()
-        self.table = (torch.randperm(rows * columns) + 1).to(torch.int32).view(rows, columns)
+        self.table, self.windows = (
+            (torch.randperm(rows * units) + 1).to(torch.int32).view(rows, units)
+            for units in (columns, width)
+        )
 
     def decoder(self, rows: int, position: int) -> Callable[[], None]:
         """Return what runs a step of the first rows, each time one position further."""
         device, table = self.network.device, self.table[:rows]
-        inputs = DecodeRows.empty(rows, pages=table.shape[1], window_pages=1, device=device)
+        width = self.windows.shape[1]
+        inputs = DecodeRows.empty(rows, pages=table.shape[1], window_pages=width, device=device)
         inputs.page_table.copy_(table)
+        inputs.window.copy_(self.windows[:rows])
         inputs.position.fill_(position)
         inputs.input_ids.random_(self.network.config.vocab_size)
 
@@ -111,20 +127,20 @@ class Rows:
     def prefill(self, tokens: int) -> Callable[[], None]:
         """Return what computes a prompt of the first row, and waits for it."""
         count, zero = torch.tensor([tokens]), torch.zeros(1, dtype=torch.int64)
-        none = torch.zeros((1, 1), dtype=torch.int32)
+        none, window = torch.zeros(1, dtype=torch.int32), self.windows[:1]
         batch = ForwardBatch(
             input_ids=torch.randint(self.network.config.vocab_size, (tokens,)),
             chunk_start=zero,
             chunk_len=count,
             page_table=self.table[:1],
-            window=none,
-            ring=none[0],
+            window=window,
+            ring=none,
             window_from=zero,
             write_from=zero,
             save_row=zero,
             save_position=count,
-            save_ring=none[0],
-            save_window=none,
+            save_ring=none,
+            save_window=window,
             logit_tokens=count - 1,
         )
 
@@ -191,7 +207,11 @@ def _experts_routed() -> Iterator[Sequence[int]]:
         return counted
 
     with ExitStack() as patched:
-        for module, name in ((gqa_network, "route_softmax"), (mla_network, "route_groups")):
+        for module, name in (
+            (gqa_network, "route_softmax"),
+            (gpt_oss_network, "route_softmax"),
+            (mla_network, "route_groups"),
+        ):
             patched.enter_context(patch.object(module, name, counting(getattr(module, name))))
         yield counts
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from layers.models.contract import Settings
+from layers.models.gpt_oss.model import CudaGptOss, GptOssModel
 from layers.models.gqa.model import CudaGqa, GqaModel
 from layers.models.mla.model import CudaMla, MlaModel
 from layers.models.plain_model import Numbers
@@ -11,7 +12,7 @@ from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
 from layers.weights.loading import fill_dummy
 from tests.bench.network.page_counts import PageNetwork, prompt_flops, step_bytes
-from tests.bench.network.pages import FOLDER, Rows
+from tests.bench.network.pages import FOLDER, Rows, cut
 
 CPU = torch.device("cpu")
 
@@ -22,6 +23,8 @@ def made(name: str, device: torch.device, cut: str | None = None) -> PageNetwork
     numbers = Numbers(device, Settings(dtype="bfloat16"), "any")
     if isinstance(model, MlaModel):
         return CudaMla(model.config, numbers, OneRank())
+    if isinstance(model, GptOssModel):
+        return CudaGptOss(model.config, numbers, OneRank())
     assert isinstance(model, GqaModel)
     return CudaGqa(model.config, numbers, OneRank())
 
@@ -55,6 +58,30 @@ def test_a_prompt_has_the_operations_of_its_products_and_of_attention() -> None:
     assert two == pytest.approx(8192 * 2 * (2.7e9 + 48 * 32 * 128 * 8192), rel=0.03)
 
 
+def test_windows_are_read_as_far_as_they_reach() -> None:
+    network = made("gpt_oss_20b", torch.device("meta"))
+    weights = step_bytes(network, 0, 0, 0)
+
+    # Attention, routers and the head of 20.9 billion parameters; biases and norms are float32.
+    assert weights == pytest.approx(2 * 1.22e9, rel=5e-3)
+    token = 12 * 2 * 8 * 64 * 2
+    assert step_bytes(network, 3, 100, 0) - weights == 300 * 2 * token
+    assert step_bytes(network, 3, 1000, 0) - weights == 3 * (1000 + 128) * token
+    assert step_bytes(network, 0, 0, 5) - weights == 5 * 3 * 2880 * 2880 * 2
+    # 3.6 billion numbers for a token, of which the head has 0.58.
+    one, two = (prompt_flops(network.config, tokens) for tokens in (1, 8192))
+    assert one == pytest.approx(2 * 3.6e9, rel=0.01)
+    pairs = 12 * 2 * 64 * 64 * (4096 + 128)
+    assert two == pytest.approx(8192 * 2 * (3.03e9 + pairs), rel=0.03)
+
+
+def test_a_cut_of_layers_keeps_their_turns() -> None:
+    network = made("gpt_oss_20b", torch.device("meta"), cut(FOLDER.parent / "gpt_oss_20b", 4))
+
+    assert isinstance(network, CudaGptOss)
+    assert network.config.sliding == (True, False, True, False)
+
+
 def test_latents_count_as_keys_and_values_that_are_made_once() -> None:
     config = made("deepseek_v2_lite", torch.device("meta")).config
     one, two = (prompt_flops(config, tokens) for tokens in (1, 8192))
@@ -70,6 +97,7 @@ def test_latents_count_as_keys_and_values_that_are_made_once() -> None:
     [
         ("qwen3_8b", "num_attention_heads=2,num_key_value_heads=1"),
         ("deepseek_v2_lite", "num_attention_heads=2,n_routed_experts=8,first_k_dense_replace=0"),
+        ("gpt_oss_20b", "num_attention_heads=2,num_key_value_heads=1,layer_types=null"),
     ],
 )
 def test_steps_go_on_and_prompts_are_computed(name: str, more: str) -> None:
@@ -77,7 +105,7 @@ def test_steps_go_on_and_prompts_are_computed(name: str, more: str) -> None:
     network = made(name, CPU, f"{sizes},{more},eos_token_id=1,bos_token_id=0")
     fill_dummy(network, 3)
     rows = Rows(network, 2, 300)
-    (pool, *_) = rows.pools.tensors().values()
+    (*_, pool) = rows.pools.tensors().values()
     before = pool.clone()
 
     rows.prefill(20)()

@@ -1,11 +1,14 @@
 """Routed experts over bfloat16 weights on the device, and the choice of experts by softmax."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from jit_kernels.biased_moe import reference as biased_reference
+from jit_kernels.biased_moe import triton_backend as biased_backend
 from jit_kernels.moe import reference, triton_backend
 from jit_kernels.route_softmax import reference as route_reference
 from jit_kernels.route_softmax import triton_backend as route_backend
@@ -13,7 +16,8 @@ from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
 # experts, width, inner width, chosen
-SIZES = with_large([(5, 40, 24, 2)], [(16, 256, 192, 4), (128, 2048, 768, 8)])
+SIZES = with_large([(5, 40, 24, 2)], [(16, 256, 192, 4), (128, 2048, 768, 8), (32, 2880, 2880, 4)])
+LIMIT, ALPHA = 1.5, 1.702
 
 
 class Mixture:
@@ -27,6 +31,11 @@ class Mixture:
             "gate_up": gate_up.bfloat16(),
             "down": down.bfloat16(),
             "limit": math.inf,
+        }
+        biases = torch.randn(self.count, 2 * inner), torch.randn(self.count, self.width)
+        self.biased: dict[str, Any] = {
+            **self.parts,
+            **{"limit": LIMIT, "alpha": ALPHA, "biases": biases},
         }
 
     def rows(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -47,6 +56,20 @@ def test_experts_give_what_the_reference_gives(sizes: tuple[int, int, int, int],
         assert_close(got, want, Bounds(atol=0.05, rms=0.01))
 
 
+@pytest.mark.parametrize("rows", with_large([1, 9], [16, 300, 2000]))
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_biased_experts_give_what_their_reference_gives(
+    sizes: tuple[int, int, int, int], rows: int
+) -> None:
+    made = Mixture(sizes)
+    given = made.rows(rows)
+
+    for invariant in (False, True):
+        got = biased_backend.biased_moe(*given, **made.biased, invariant=invariant)
+        want = biased_reference.biased_moe(*given, **made.biased, invariant=invariant)
+        assert_close(got, want, Bounds(atol=0.05, rms=0.01))
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_is_added_comes_last_and_experts_of_other_ranks_give_nothing(rows: int) -> None:
     made = Mixture((5, 40, 24, 2))
@@ -64,16 +87,19 @@ def test_what_is_added_comes_last_and_experts_of_other_ranks_give_nothing(rows: 
     assert_same_bits(got, torch.zeros(rows, 40))
 
 
-def test_an_invariant_row_has_the_same_bits_in_any_company() -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_an_invariant_row_has_the_same_bits_in_any_company(biased: bool) -> None:
     made = Mixture((5, 40, 24, 2))
-    x, experts, weights = made.rows(40)
-    whole = triton_backend.moe(x, experts, weights, **made.parts, invariant=True)
+    given = made.rows(40)
+    run: Callable[..., torch.Tensor] = triton_backend.moe
+    parts = made.parts
+    if biased:
+        run, parts = biased_backend.biased_moe, made.biased
+    whole = run(*given, **parts, invariant=True)
 
     for first, last in ((0, 1), (3, 20), (39, 40)):
         some = slice(first, last)
-        got = triton_backend.moe(
-            x[some], experts[some], weights[some], **made.parts, invariant=True
-        )
+        got = run(*(part[some] for part in given), **parts, invariant=True)
         assert_same_bits(got, whole[some])
 
 

@@ -40,19 +40,21 @@ def attend(request: pytest.FixtureRequest) -> Attend:
 class Case:
     """Random rows over scattered pages in which all that nobody reads is `GARBAGE`."""
 
-    def __init__(self, geometry: tuple[int, int, int], step: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, geometry: tuple[int, int, int], step: Sequence[tuple[int, int]], *, page: int = PAGE
+    ) -> None:
         self.heads, groups, self.width = geometry
         length, count = zip(*step, strict=True)
-        columns = max(1, -(-max(length) // PAGE))
+        columns = max(1, -(-max(length) // page))
         table = torch.randperm(len(step) * columns).view(len(step), columns) + 1
-        shape = (len(step) * columns + 1, PAGE, groups, self.width)
+        shape = (len(step) * columns + 1, page, groups, self.width)
         self.keys = torch.full(shape, GARBAGE, dtype=torch.bfloat16)
         self.values = self.keys.clone()
         for pages, end in zip(table, length, strict=True):
             place = torch.arange(end)
             for pool in (self.keys, self.values):
                 noise = torch.randn(end, groups, self.width).to(torch.bfloat16)
-                pool[pages[place // PAGE], place % PAGE] = noise
+                pool[pages[place // page], place % page] = noise
         first = torch.tensor([0, *count]).cumsum(0).int()
         alone = None if max(count) == 1 else first
         self.rows = PagedRows(
@@ -116,4 +118,31 @@ def test_an_invariant_token_has_the_same_bits_alone_decoded_and_in_chunks(attend
         )
         made.q = every[stop - count : stop].contiguous()
         got = made.by(attend, invariant=True)
+        assert_same_bits(got, whole[stop - count : stop], what=f"{count} tokens up to {stop}")
+
+
+def test_a_window_has_the_same_bits_from_any_border(attend: Attend) -> None:
+    """As decoding rows and chunks have it: a table of small pages from before the window on."""
+    window, page, border = 128, 64, 128
+    length, heads = with_large([180], [420])[-1], with_large([2], [8])[-1]
+    made = Case((heads, 1, 64), [(length, length)], page=page)
+    sink = torch.randn(heads).to(torch.bfloat16)
+    whole = made.by(attend, window=window, sink=sink, invariant=True)
+    want = made.by(reference.paged_gqa, window=window, sink=sink)
+    table, every = made.rows.page_table, made.q
+
+    assert_close(whole, want, BOUNDS)
+    chunks = with_large([(180, 1), (129, 1), (160, 30)], [(420, 1), (257, 1), (420, 120), (64, 64)])
+    for stop, count in chunks:
+        first = max(0, stop - count + 1 - window) // border * border
+        columns = max(4, -(-(stop - first) // page))
+        part = table[:, first // page :][:, :columns]
+        made.rows = PagedRows(
+            torch.nn.functional.pad(part, (0, columns - part.shape[1])).contiguous(),
+            torch.tensor([stop - first], dtype=torch.int32),
+            None if count == 1 else torch.tensor([0, count], dtype=torch.int32),
+            count,
+        )
+        made.q = every[stop - count : stop].contiguous()
+        got = made.by(attend, window=window, sink=sink, invariant=True)
         assert_same_bits(got, whole[stop - count : stop], what=f"{count} tokens up to {stop}")

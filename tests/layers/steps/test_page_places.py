@@ -5,8 +5,10 @@ import torch
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import of_chunks, of_rows
+from mem_cache.spec import TreeSpec
 
 CPU = torch.device("cpu")
+TREE = TreeSpec(16, 16, window=0, has_state=False)
 
 
 def test_chunks_write_where_their_pages_are_and_read_up_to_their_ends() -> None:
@@ -29,7 +31,7 @@ def test_chunks_write_where_their_pages_are_and_read_up_to_their_ends() -> None:
         logit_tokens=torch.tensor([2, 3]),
     )
 
-    made = of_chunks(batch, 16, CPU)
+    made = of_chunks(batch, TREE, CPU)
 
     assert made.input_ids.tolist() == [5, 6, 7, 8]
     assert made.position.tolist() == [15, 16, 17, 2]
@@ -48,7 +50,7 @@ def test_rows_that_pad_a_batch_read_nothing_and_write_to_page_0() -> None:
     rows.page_table[:2] = torch.tensor([[7, 2], [5, 0]])
     rows.position[:2] = torch.tensor([17, 0])
 
-    made = of_rows(rows, 16)
+    made = of_rows(rows, TREE)
 
     assert made.slots.tolist() == [2 * 16 + 1, 5 * 16, 0]
     assert made.rows.length.tolist() == [18, 1, 0]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from layers.weights.quant import (
     FP4_VALUES,
+    are_finite,
     dequantise_fp4,
     dequantise_fp8,
     fp4_scale_shape,

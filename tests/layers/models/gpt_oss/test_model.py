@@ -270,5 +270,8 @@ def test_what_does_not_suit_it_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigFault, match="kv_cache_dtype fp8 is not for model_type gpt_oss"):
         model.build(CPU, Settings(kv_cache_dtype="fp8"))
-    with pytest.raises(ConfigFault, match="model_type gpt_oss runs on the CPU: use --device cpu"):
+    with pytest.raises(ConfigFault, match="head_dim is 32, and on a GPU it must be one of 64"):
         model.check_cuda()
+    with pytest.raises(ConfigFault, match="num_local_experts is 6"):
+        read_model(write_config("in_turn", tmp_path), "head_dim=64,hidden_size=128").check_cuda()
+    GptOssModel(parse_config(SMALL, {}, {})).check_cuda()

@@ -3,7 +3,9 @@
 import torch
 
 from layers.models.gpt_oss.pools import WindowLayout, WindowPools
+from layers.models.unit_views import read_units, write_units
 from mem_cache.spec import PoolSizes
+from mem_cache.transfer import UnitIds
 
 LAYOUT = WindowLayout((False, True, True, False, True), 70, 2, 4, torch.bfloat16)
 
@@ -29,6 +31,18 @@ def test_points_hold_what_is_before_a_token_and_a_replay_is_that_of_sliding_laye
 
     assert (spec.tree.window, spec.tree.window_pages, spec.tree.has_state) == (70, 2, False)
     assert spec.replay_tokens == 3 * 69
+
+
+def test_units_of_either_kind_are_moved_as_bytes() -> None:
+    source, target = pools(), pools()
+    units = UnitIds((2,), (1, 4), ())
+
+    write_units(target.unit_views(), units, torch.cat(read_units(source.unit_views(), units)))
+
+    for name, tensor in target.tensors().items():
+        moved, given = (1, 4) if name.startswith("swa") else (2,), source.tensors()[name]
+        for unit in range(tensor.shape[1]):
+            assert torch.equal(tensor[:, unit], given[:, unit]) == (unit in moved)
 
 
 def test_pages_of_either_kind_are_copied_one_after_the_other() -> None:
