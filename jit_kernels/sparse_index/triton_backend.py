@@ -162,6 +162,6 @@ def index_queries(
             ROTATION=2 * rotation.shape[2],
             HALVES=halves,
             NORM=width**-0.5,
-            num_warps=4,
+            num_warps=padded // 8,
         )
     return codes, folded
