@@ -229,6 +229,7 @@ def check_geometry_of_kernels(config: MlaConfig) -> None:
         ("intermediate_size", config.inner, _DEPTH),
         ("moe_intermediate_size", 0 if experts is None else experts.inner, _DEPTH),
         ("vocab_size", config.vocab_size, _ROWS),
+        ("index_n_heads", 0 if config.index is None else config.index.heads, _ROWS),
     ):
         if size % unit:
             raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {unit}")

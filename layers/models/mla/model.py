@@ -204,6 +204,11 @@ class CudaSparseMla(CudaDecoder[SparsePools, PackedStep]):
         wired = decoder(config, SparseAttention, kinds, ranks)
         super().__init__(wired, numbers, self._sparse.paged)
 
+    @property
+    def page_layout(self) -> SparsePage:
+        """Return what a page of a layer holds."""
+        return self._sparse.page
+
     def pools(self, sizes: PoolSizes) -> SparsePools:
         """Return pools on the device; see `Network`."""
         return self._sparse.pools(sizes)

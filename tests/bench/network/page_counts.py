@@ -7,14 +7,15 @@ from torch import Tensor
 
 from layers.models.gqa.config import GqaConfig
 from layers.models.gqa.model import CudaGqa
-from layers.models.mla.config import MlaConfig
-from layers.models.mla.model import CudaMla
+from layers.models.mla.config import IndexFields, MlaConfig
+from layers.models.mla.model import CudaMla, CudaSparseMla
+from layers.models.mla.sparse_pools import PAGE_KEYS
 from layers.models.plain_model import PAGE_TOKENS
 from layers.weights.part import Part
 
 __all__ = ["PageNetwork", "prompt_flops", "step_bytes"]
 
-PageNetwork = CudaGqa | CudaMla
+PageNetwork = CudaGqa | CudaMla | CudaSparseMla
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class _Numbers:
 
     attention  of a layer's attention, which each token passes
     pair       multiplications of a query and a key, of all heads of a layer
+    rated      of an indexer's query and key, of all its heads
     expert     of one routed expert
     chosen     routed experts of a token
     others     of a layer with experts, which each token passes: the gate, shared experts
@@ -35,6 +37,7 @@ class _Numbers:
     chosen: int = 0
     others: int = 0
     mixed: int = 0
+    rated: int = 0
 
 
 def step_bytes(network: PageNetwork, rows: int, context: int, routed: int) -> int:
@@ -44,13 +47,31 @@ def step_bytes(network: PageNetwork, rows: int, context: int, routed: int) -> in
     """
     config = network.config
     tied = isinstance(config, GqaConfig) and config.tied
-    total = rows * context * network.cache.full_page_bytes // PAGE_TOKENS
+    total = rows * _cached_bytes(network, context)
     for name, stored in network.named_weights():
         target = stored.target if isinstance(stored, Part) else stored
         assert isinstance(target, Tensor)
         if ".experts." not in name and ("embed_tokens" not in name or tied):
             total += target.nbytes
     return total + routed * _numbers(config).expert * torch.bfloat16.itemsize
+
+
+def _cached_bytes(network: PageNetwork, context: int) -> int:
+    """Return the bytes that a row reads of what is cached: of records those that it attends."""
+    config, page = network.config, network.cache.full_page_bytes
+    chosen = _chosen(config, context)
+    if chosen == context:
+        return context * page // PAGE_TOKENS
+    assert isinstance(network, CudaSparseMla)
+    each = network.page_layout
+    read = context * each.keys.page_bytes // PAGE_KEYS + chosen * each.record_bytes
+    return network.config.num_layers * read
+
+
+def _chosen(config: GqaConfig | MlaConfig, tokens: int) -> int:
+    """Return how many of so many positions a token attends."""
+    index = config.index if isinstance(config, MlaConfig) else None
+    return tokens if index is None else min(tokens, index.chosen)
 
 
 def prompt_flops(config: GqaConfig | MlaConfig, tokens: int) -> float:
@@ -62,9 +83,11 @@ def prompt_flops(config: GqaConfig | MlaConfig, tokens: int) -> float:
     dense = 3 * config.hidden_size * config.inner
     numbers = config.num_layers * of.attention + (config.num_layers - of.mixed) * dense
     numbers += of.mixed * (of.chosen * of.expert + of.others)
-    pairs = config.num_layers * of.pair * tokens // 2
+    # Up to `chosen` tokens attend all before them, the others that many.
+    chosen = _chosen(config, tokens)
+    pairs = of.pair * chosen * (tokens - chosen / 2) + of.rated * tokens**2 / 2
     head = config.hidden_size * config.vocab_size
-    return 2.0 * (tokens * (numbers + pairs) + head)
+    return 2.0 * (tokens * numbers + config.num_layers * pairs + head)
 
 
 def _numbers(config: GqaConfig | MlaConfig) -> _Numbers:
@@ -92,8 +115,17 @@ def _of_latents(config: MlaConfig) -> _Numbers:
     made = heads.latent * heads.count * (heads.plain + heads.value)
     attention = queries + width * (heads.latent + heads.turned) + made
     attention += heads.count * heads.value * width
-    pair = heads.count * (query + heads.value)
+    pair, rated = heads.count * (query + heads.value), 0
+    if config.index is not None:
+        attention += _index_numbers(config, config.index)
+        rated = config.index.heads * config.index.width
     if experts is None:
-        return _Numbers(attention, pair)
+        return _Numbers(attention, pair, rated=rated)
     expert, others = 3 * width * experts.inner, width * (experts.count + 3 * experts.shared)
-    return _Numbers(attention, pair, expert, experts.chosen, others, len(experts.layers))
+    return _Numbers(attention, pair, expert, experts.chosen, others, len(experts.layers), rated)
+
+
+def _index_numbers(config: MlaConfig, index: IndexFields) -> int:
+    rank = config.heads.q_rank
+    assert rank is not None, "the configuration was checked"
+    return rank * index.heads * index.width + config.hidden_size * (index.width + index.heads)

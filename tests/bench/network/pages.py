@@ -1,4 +1,4 @@
-"""Measures networks of pages alone (Llama, Qwen, DeepSeek V2) with random weights, on a GPU.
+"""Measures networks of pages alone (Llama, Qwen, DeepSeek V2, V3.2) with random weights, on a GPU.
 
     decode    steps inside a CUDA graph against their floor: weights that a step reads, the experts
               that it is routed to, what is cached, once each, at the bandwidth of a large copy
@@ -27,6 +27,8 @@ import layers.models.gqa.network as gqa_network
 import layers.models.mla.network as mla_network
 from jit_kernels.likeliest import likeliest
 from layers.models.contract import Settings
+from layers.models.mla.sparse_pools import SparsePools
+from layers.models.page_pools import PagePools
 from layers.models.registry import read_model
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
@@ -43,6 +45,8 @@ FOLDER = Path(__file__).parent / "qwen3_8b"
 SEED, PAGE = 7, 256
 # Steps that are run around those that are timed.
 OTHER_STEPS = 16
+# Records that are packed at a time.
+SOME = 1 << 18
 # Rows and columns of the product that prefill is measured against.
 LARGE = 8192
 
@@ -89,9 +93,7 @@ class Rows:
         """Fill the pages that `rows` rows of `tokens` tokens take."""
         self.network, columns = network, div_ceil(tokens, PAGE)
         self.pools: Any = network.pools(PoolSizes(rows * columns, 0, 0))
-        for tensor in self.pools.tensors().values():
-            for layer in tensor:
-                layer.normal_()
+        _fill(self.pools)
         self.table = (torch.randperm(rows * columns) + 1).to(torch.int32).view(rows, columns)
 
     def decoder(self, rows: int, position: int) -> Callable[[], None]:
@@ -133,6 +135,27 @@ class Rows:
             wait(self.network.device)
 
         return run
+
+
+def _fill(pools: PagePools) -> None:
+    """Fill pages with random numbers."""
+    if isinstance(pools, SparsePools):
+        _pack(pools)
+        return
+    for tensor in pools.tensors().values():
+        for layer in tensor:
+            layer.normal_()
+
+
+def _pack(pools: SparsePools) -> None:
+    """Fill pages with packed random numbers, some records at a time."""
+    layers, pages, tokens = pools.records.shape[:3]
+    page, device = pools.page, pools.records.device
+    for slots in torch.arange(pages * tokens, device=device).split(SOME):
+        for layer in range(layers):
+            pools.store_records(layer, slots, torch.randn(len(slots), page.channels, device=device))
+            keys = torch.randn(len(slots), page.key_channels, device=device)
+            pools.store_keys(layer, slots, keys)
 
 
 def _decode(options: argparse.Namespace, network: PageNetwork) -> Iterator[str]:

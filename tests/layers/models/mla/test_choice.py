@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from layers.models.mla import choice
+from jit_kernels.chunk_logits import chunk_logits
+from jit_kernels.paged_logits import paged_logits
 from layers.models.mla.choice import Choice, ChunkChoice, TokenChoice
 from layers.models.mla.sparse_pools import SparsePage, SparsePools
 from layers.steps.decode_rows import DecodeRows
@@ -16,6 +18,7 @@ from mem_cache.spec import PoolSizes
 from tests.testing.compare import assert_same_bits
 from tests.testing.page_rig import PADDING, PagedRow, chunk_batch, page_table
 
+MODULE = "layers.models.mla.choice"
 CPU = torch.device("cpu")
 WIDTH, HEADS, PAGE = 64, 32, 256
 # Tokens computed, and tokens of the chunk, of each row.
@@ -106,15 +109,15 @@ def test_slices_change_nothing(
 ) -> None:
     case, sizes = Case.of(ROWS), list[int]()
     want = case.chosen(in_chunks(case, kind, 100))
-    score = getattr(choice, "chunk_logits" if kind is ChunkChoice else "paged_logits")
+    score = chunk_logits if kind is ChunkChoice else paged_logits
 
-    def counted(*args: object, **more: object) -> Tensor:
-        scores: Tensor = score(*args, **more)
+    def counted(*args: Any, **more: Any) -> Tensor:
+        scores = score(*args, **more)
         sizes.append(scores.numel())
         return scores
 
-    monkeypatch.setattr(choice, "SCORES_BYTES", 4 * 9_000)
-    monkeypatch.setattr(choice, score.__name__, counted)
+    monkeypatch.setattr(f"{MODULE}.SCORES_BYTES", 4 * 9_000)
+    monkeypatch.setattr(f"{MODULE}.{score.__name__}", counted)
 
     assert_same_bits(case.chosen(in_chunks(case, kind, 100)), want)
     assert len(sizes) > 5

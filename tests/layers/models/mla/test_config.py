@@ -240,7 +240,8 @@ def test_kernels_that_choose_positions_take_the_published_sizes_and_refuse_other
         ({"qk_rope_head_dim": 32}, "qk_rope_head_dim is 32, .* it must be 64"),
         ({"index_head_dim": 256}, "index_head_dim is 256, .* it must be 32 or 64 or 128"),
         ({"num_attention_heads": 192}, "num_attention_heads is 192, .* at most 128"),
-        ({"index_n_heads": 65}, "index_n_heads is 65, .* at most 64"),
+        ({"index_n_heads": 72}, "index_n_heads is 72, .* at most 64"),
+        ({"index_n_heads": 60}, "index_n_heads is 60, .* a multiple of 8"),
     ):
         with pytest.raises(ConfigFault, match=fault):
             check_geometry_of_kernels(parse_config(V32, {}, changes))
