@@ -1,7 +1,8 @@
 """Heads that read latent records: records stored, queries absorbed, and values of what was read.
 
-All is bfloat16 beside float32 sums, for networks on a GPU. A head's key and value of a position are
-products with its record's latent; both products are made on the other side of attention:
+All is bfloat16 beside float32 sums, for networks on a GPU; records may be packed. A head's key and
+value of a position are products with its record's latent; both products are made on the other side
+of attention:
 
     absorbed_heads   made -> [norm(latent), turned]      into pages
                      q    -> [q_plain keys, turned q]    what records are multiplied with
@@ -15,6 +16,7 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dense, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.latent_records import latent_record_bytes
 from jit_kernels.registry import Backend, select
 
 __all__ = ["LatentWeights", "absorbed_heads", "latent_values"]
@@ -66,7 +68,8 @@ def absorbed_heads(
     weights    keys in bfloat16
     rotation   [T, 2, R] float32, contiguous, as `rope` takes it; with `halves` [T, 2, R / 2], as
                `rope_halves` does
-    records    [U, P, L + R] bfloat16, contiguous; mutated. What is not finite is stored as 0
+    records    [U, P, L + R] bfloat16, or [U, P, bytes] uint8 that hold what `encode_latents` makes
+               in "fp8"; contiguous; mutated. What is not finite is stored as 0
     slots      [T] int64, contiguous   page * P + place of each token; where several tokens have
                the same one, any of them is kept
     halves     channel i turns with channel i + R / 2, else neighbours turn together
@@ -89,8 +92,11 @@ def absorbed_heads(
         raise ShapeError(f"q, made and keys have strides {strides}")
     check_shape("norm", weights.norm, latent)
     check_dense("norm", weights.norm, torch.float32)
-    check_shape("records", records, None, None, latent + turned)
-    check_dense("records", records, torch.bfloat16)
+    width, packed = latent + turned, records.dtype == torch.uint8
+    if packed:
+        width = latent_record_bytes(width, record_format="fp8", rope_channels=turned)
+    check_shape("records", records, None, None, width)
+    check_dense("records", records, torch.uint8 if packed else torch.bfloat16)
     check_shape("slots", slots, tokens)
     check_dense("slots", slots, torch.int64)
     return _absorbed_heads(q, made, weights, rotation, records, slots, halves, invariant)

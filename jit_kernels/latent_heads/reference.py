@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit_kernels.latent_queries.reference import latent_queries
+from jit_kernels.latent_records.reference import encode_latents
 from jit_kernels.rms_norm.reference import rms_norm
 from jit_kernels.rope.reference import rotated
 from jit_kernels.rope_halves.reference import rope_halves
@@ -34,7 +35,9 @@ def absorbed_heads(
     plain = rms_norm(plain, weights.norm, weights.eps, torch.float32)
     rows = torch.cat((plain, _turned(turned.unsqueeze(1), rotation, halves).squeeze(1)), 1)
     rows = rows.where(rows.abs() < _LARGEST, 0.0)
-    records.flatten(0, 1).index_copy_(0, slots, rows.to(records.dtype))
+    packed = records.dtype == torch.uint8
+    stored = encode_latents(rows, "fp8", turned.shape[1]) if packed else rows.to(records.dtype)
+    records.flatten(0, 1).index_copy_(0, slots, stored)
     plain, turned = q.split([depth, q.shape[2] - depth], 2)
     absorbed = latent_queries(plain.to(torch.bfloat16).to(torch.float32), weights.keys)
     return torch.cat((absorbed, _turned(turned, rotation, halves)), 2).to(torch.bfloat16)

@@ -9,7 +9,13 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.device_numbers import dot_bf16, narrow
+from jit_kernels.device_numbers import (
+    dot_bf16,
+    e4m3_codes,
+    narrow,
+    power_of_two,
+    scale_exponent,
+)
 from jit_kernels.device_order import await_kernels, await_quietly, early, late
 from jit_kernels.triton_launch import prepared
 
@@ -53,16 +59,36 @@ def _turn(
 
 
 @triton.jit
+def _finite(x: tl.tensor) -> tl.tensor:
+    return tl.where(tl.abs(x) < 3.38e38, x, 0.0)
+
+
+@triton.jit
 def _store(to: tl.tensor, x: tl.tensor, inside: tl.tensor) -> None:
-    x = tl.where(tl.abs(x) < 3.38e38, x, 0.0)
-    tl.store(to, narrow(x, tl.bfloat16), mask=inside)
+    tl.store(to, narrow(_finite(x), tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def _store_packed(
+    record_at: tl.tensor, x: tl.tensor, LATENT: tl.constexpr, CHANNELS: tl.constexpr
+) -> None:
+    """Write e4m3 codes in blocks of 128, and behind them a float32 scale of each block."""
+    BLOCKS: tl.constexpr = CHANNELS // 128
+    block = tl.arange(0, BLOCKS)
+    parts = tl.reshape(_finite(x), [BLOCKS, 128])
+    exponent = scale_exponent(tl.max(tl.abs(parts), axis=1))
+    codes = e4m3_codes(parts * power_of_two(254 - exponent)[:, None])
+    channel = block[:, None] * 128 + tl.arange(0, 128)[None, :]
+    tl.store(record_at + channel, codes, mask=channel < LATENT)
+    scale_at = (record_at + LATENT).to(tl.pointer_type(tl.float32))
+    tl.store(scale_at + block, power_of_two(exponent), mask=block * 128 < LATENT)
 
 
 @triton.jit
 def _store_token(
     at: tl.tensor, record_at: tl.tensor, norm_ptr: tl.tensor, rotation_at: tl.tensor,
     eps: tl.tensor, LATENT: tl.constexpr, TURNED: tl.constexpr, HALVES: tl.constexpr,
-    CHANNELS: tl.constexpr, PAIRS: tl.constexpr,
+    CHANNELS: tl.constexpr, PAIRS: tl.constexpr, PACKED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Norm, turn and write one token's record."""
     channel, pair = tl.arange(0, CHANNELS), tl.arange(0, PAIRS)
@@ -70,10 +96,15 @@ def _store_token(
     x = tl.load(at + channel, mask=inside, other=0.0)
     weight = tl.load(norm_ptr + channel, mask=inside, other=0.0)
     factor = tl.rsqrt(tl.sum(x * x) / LATENT + eps)
-    _store(record_at + channel, x * factor * weight, inside)
     low, high, low_at, high_at = _turn(at + LATENT, rotation_at, pair, live, TURNED, HALVES)
-    _store(record_at + LATENT + low_at, low, live)
-    _store(record_at + LATENT + high_at, high, live)
+    if PACKED:
+        _store_packed(record_at, x * factor * weight, LATENT, CHANNELS)
+        turned_at = (record_at + LATENT + LATENT // 32).to(tl.pointer_type(tl.bfloat16))
+    else:
+        _store(record_at + channel, x * factor * weight, inside)
+        turned_at = record_at + LATENT
+    _store(turned_at + low_at, low, live)
+    _store(turned_at + high_at, high, live)
 
 
 @triton.jit
@@ -102,7 +133,8 @@ def _heads_kernel(
     head_stride: tl.tensor, row_stride: tl.tensor, HEADS: tl.constexpr, PLAIN: tl.constexpr,
     LATENT: tl.constexpr, TURNED: tl.constexpr, ROTATION: tl.constexpr, HALVES: tl.constexpr,
     TOKENS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
-    CHANNELS: tl.constexpr, PAIRS: tl.constexpr, EARLY: tl.constexpr,
+    CHANNELS: tl.constexpr, PAIRS: tl.constexpr, RECORD: tl.constexpr, PACKED: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply COLUMNS columns of a head's queries, or turn their others, or store records."""
     WIDTH: tl.constexpr = LATENT + TURNED
@@ -136,9 +168,9 @@ def _heads_kernel(
         for nth in tl.range(head, tl.minimum(TOKENS, tokens - first), HEADS):
             place = first.to(tl.int64) + nth
             _store_token(
-                made_ptr + place * made_stride, records_ptr + tl.load(slot_ptr + place) * WIDTH,
+                made_ptr + place * made_stride, records_ptr + tl.load(slot_ptr + place) * RECORD,
                 norm_ptr, rotation_ptr + place * ROTATION, eps, LATENT, TURNED, HALVES, CHANNELS,
-                PAIRS,
+                PAIRS, PACKED,
             )  # fmt: skip
 
 
@@ -200,6 +232,8 @@ def absorbed_heads(
             STAGES=tile.stages,
             CHANNELS=triton.next_power_of_2(latent),
             PAIRS=triton.next_power_of_2(turned // 2),
+            RECORD=records.shape[2],
+            PACKED=records.dtype == torch.uint8,
             num_warps=tile.warps,
             **early(),
         )

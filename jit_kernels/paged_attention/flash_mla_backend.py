@@ -66,7 +66,7 @@ def _fixed(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedK
     """Return FlashMLA's schedule of rows that are not split."""
     schedule = plan.held.get("fixed")
     if schedule is None:
-        processors = _processors(q.device, q.shape[1])
+        processors = processors_of(q.device, q.shape[1])
         schedule = get_mla_metadata()[0]
         records, splits = fixed_schedule(_tiles(window, extra), processors)
         schedule.tile_scheduler_metadata, schedule.num_splits = records, splits
@@ -114,7 +114,7 @@ def _tiles_of(keys: "PagedKeys") -> torch.Tensor:
     return (keys.lengths.to(torch.int64) + (KEY_TILE - 1)) // KEY_TILE
 
 
-def _processors(device: torch.device, heads: int) -> int:
+def processors_of(device: torch.device, heads: int) -> int:
     """Return how many parts FlashMLA runs at once: it wants the plan to have as many records."""
     count = torch.cuda.get_device_properties(device).multi_processor_count
     return max(1, count // (heads // _LEAST_HEADS))

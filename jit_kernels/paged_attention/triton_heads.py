@@ -7,7 +7,7 @@ import triton.language as tl
 
 from jit_kernels.triton_launch import prepared
 
-__all__ = ["pad_heads"]
+__all__ = ["pad_heads", "pad_queries"]
 
 _HEADS = (64, 128)
 _BLOCK = 4096
@@ -26,12 +26,19 @@ def _kernel(
 
 def pad_heads(q: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return queries [T, H, C] and sinks [H] of 64 or 128 heads: what is added is zeros."""
+    padded = pad_queries(q)
+    spare = padded.shape[1] - q.shape[1]
+    return padded, F.pad(sink, (0, spare)) if spare else sink
+
+
+def pad_queries(q: torch.Tensor) -> torch.Tensor:
+    """Return queries [T, H, C] of 64 or 128 heads: what is added is zeros."""
     tokens, heads, width = q.shape
     wanted = _HEADS[0] if heads <= _HEADS[0] else _HEADS[1]
     if heads == wanted:
-        return q, sink
+        return q
     out = q.new_empty((tokens, wanted, width))
     _kernel[(tokens, triton.cdiv(wanted * width, _BLOCK))](
         q.contiguous(), out, HELD=heads * width, WIDE=wanted * width, BLOCK=_BLOCK, num_warps=8
     )
-    return out, F.pad(sink, (0, wanted - heads))
+    return out

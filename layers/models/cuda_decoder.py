@@ -1,4 +1,4 @@
-"""A network of pages and windows on a Hopper GPU: bfloat16 weights and pages, a float32 stream."""
+"""A network of pages and windows on a Hopper GPU: bfloat16 weights, a float32 stream."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
 
         A page has `PAGE_TOKENS` positions, whatever pages on the CPU have.
         """
-        assert (numbers.dtype, numbers.record_dtype) == (torch.bfloat16, torch.bfloat16)
+        assert numbers.dtype == torch.bfloat16
         super().__init__(wired, numbers, paged, page_tokens=PAGE_TOKENS)
         self._tree = self.cache.tree
 

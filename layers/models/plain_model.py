@@ -50,26 +50,32 @@ class Numbers:
         settings: Settings,
         model_type: str,
         formats: Collection[str] = RECORD_DTYPES,
+        *,
+        on_cuda: str = "bf16",
     ) -> None:
         """Resolve what settings leave open. Raises ConfigFault for what does not suit.
 
         formats  of what is cached
+        on_cuda  the one of them that a GPU keeps
         """
         self.device, self.drafts = device, settings.draft_tokens
         self.deterministic = settings.deterministic
-        on_cuda = device.type == "cuda"
-        self.dtype: torch.dtype = torch.bfloat16 if on_cuda else torch.float32
+        there = device.type == "cuda"
+        self.dtype: torch.dtype = torch.bfloat16 if there else torch.float32
         if settings.dtype != "auto":
             self.dtype = getattr(torch, settings.dtype)
         self.records = settings.kv_cache_dtype
         if self.records == "auto":
-            self.records = _OWN_RECORDS[self.dtype]
+            self.records = on_cuda if there else _OWN_RECORDS[self.dtype]
         if self.records not in formats:
             raise ConfigFault(f"kv_cache_dtype {self.records} is not for model_type {model_type}")
         if settings.experts != "auto":
             raise ConfigFault(f"experts {settings.experts} is not for model_type {model_type}")
-        if on_cuda and (self.dtype, self.records) != (torch.bfloat16, "bf16"):
-            raise ConfigFault(f"on a GPU weights and cache of model_type {model_type} are bfloat16")
+        if there and (self.dtype, self.records) != (torch.bfloat16, on_cuda):
+            raise ConfigFault(
+                f"on a GPU weights of model_type {model_type} are bfloat16, and its cache is "
+                f"{on_cuda}: kv_cache_dtype {self.records} is for the CPU"
+            )
 
     @property
     def page_tokens(self) -> int:
@@ -135,6 +141,11 @@ class CpuModel(Generic[ConfigT]):
         """In which formats the family caches."""
         return RECORD_DTYPES
 
+    @property
+    def cuda_format(self) -> str:
+        """In which of them it caches on a GPU."""
+        return "bf16"
+
     def check_cuda(self) -> None:
         """Raise ConfigFault: there are no kernels for CUDA devices."""
         raise ConfigFault(f"model_type {self.facts.model_type} runs on the CPU: use --device cpu")
@@ -159,7 +170,8 @@ class CpuModel(Generic[ConfigT]):
             self.check_cuda()
         if ranks.shares.attention == "data":
             raise self._no_own_rows()
-        return Numbers(device, settings, self.facts.model_type, self.formats)
+        kind = self.facts.model_type
+        return Numbers(device, settings, kind, self.formats, on_cuda=self.cuda_format)
 
 
 class ChunkStep(Protocol):

@@ -125,7 +125,7 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     adapter.calls = calls
     # What the kernel of heads does, which needs a device: jit_kernels/kernels/test_triton_heads.py.
     monkeypatch.setattr(adapter, "pad_heads", heads_of_zeros)
-    monkeypatch.setattr(adapter, "_processors", lambda device, heads: 6)
+    monkeypatch.setattr(adapter, "processors_of", lambda device, heads: 6)
     yield adapter
     monkeypatch.undo()
     sys.modules.pop(name, None)

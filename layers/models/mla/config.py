@@ -8,6 +8,9 @@ the network does not compute is refused with one sentence that names the field. 
 from dataclasses import dataclass
 from typing import Any, cast
 
+from jit_kernels.indexer_queries import HEADS as INDEX_HEADS
+from jit_kernels.indexer_queries import WIDTHS
+from jit_kernels.paged_sparse import HEADS, LATENT, WIDTH
 from jit_kernels.select_topk import MAX_TOP_K
 from layers.models.attention_fields import text_architectures
 from layers.models.json_fields import (
@@ -207,7 +210,7 @@ def parse_config(
 def check_geometry_of_kernels(config: MlaConfig) -> None:
     """Raise ConfigFault, naming the field, for what the kernels on a GPU do not take."""
     if config.index is not None:
-        raise ConfigFault(f"model_type {config.model_type} runs on the CPU: use --device cpu")
+        _check_index(config.heads, config.index)
     if config.biased:
         raise ConfigFault("attention_bias of latents runs on the CPU: use --device cpu")
     heads, experts = config.heads, config.experts
@@ -226,9 +229,30 @@ def check_geometry_of_kernels(config: MlaConfig) -> None:
         ("intermediate_size", config.inner, _DEPTH),
         ("moe_intermediate_size", 0 if experts is None else experts.inner, _DEPTH),
         ("vocab_size", config.vocab_size, _ROWS),
+        ("index_n_heads", 0 if config.index is None else config.index.heads, _ROWS),
     ):
         if size % unit:
             raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {unit}")
+
+
+def _check_index(heads: HeadFields, index: IndexFields) -> None:
+    """Raise ConfigFault, naming the field, where kernels that choose positions do not fit."""
+    for name, size, wanted in (
+        ("kv_lora_rank", heads.latent, (LATENT,)),
+        ("qk_rope_head_dim", heads.turned, (WIDTH - LATENT,)),
+        ("index_head_dim", index.width, WIDTHS),
+    ):
+        if size not in wanted:
+            told = " or ".join(map(str, wanted))
+            raise ConfigFault(f"{name} is {size}, and with an indexer on a GPU it must be {told}")
+    for name, size, most in (
+        ("num_attention_heads", heads.count, HEADS),
+        ("index_n_heads", index.heads, INDEX_HEADS[-1]),
+    ):
+        if size > most:
+            raise ConfigFault(
+                f"{name} is {size}, and with an indexer on a GPU it must be at most {most}"
+            )
 
 
 def _refuse_others(raw: dict[str, Any]) -> None:

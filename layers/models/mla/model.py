@@ -1,6 +1,6 @@
 """These families as a `Model`: configuration, pools, and the network on a device."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from layers.kinds import Bf16Kinds, PlainKinds
 from layers.models.contract import Settings
 from layers.models.cuda_decoder import CudaDecoder
 from layers.models.json_fields import ConfigFault
+from layers.models.mla.choice import Choice, ChunkChoice, TokenChoice
 from layers.models.mla.config import MlaConfig, check_geometry_of_kernels, parse_config
 from layers.models.mla.network import DenseAttention, decoder
+from layers.models.mla.packed_step import PackedStep
 from layers.models.mla.pools import LatentPools
 from layers.models.mla.sparse_network import SparseAttention
 from layers.models.mla.sparse_pools import PAGE_KEYS, SparsePage, SparsePools
@@ -29,10 +31,10 @@ from layers.models.plain_model import (
 )
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.forward_batch import ForwardBatch
-from layers.steps.page_places import PagePlaces
+from layers.steps.page_places import PagePlaces, of_chunks
 from mem_cache.spec import Paged, PoolSizes
 
-__all__ = ["CudaMla", "MlaModel", "PlainMla", "PlainSparseMla", "read"]
+__all__ = ["CudaMla", "CudaSparseMla", "MlaModel", "PlainMla", "PlainSparseMla", "read"]
 
 
 def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]) -> "MlaModel":
@@ -48,20 +50,30 @@ class MlaModel(CpuModel[MlaConfig]):
         """In which formats the family caches; packed records are for those that choose them."""
         return RECORD_DTYPES if self.config.index is None else (*RECORD_DTYPES, "fp8")
 
+    @property
+    def cuda_format(self) -> str:
+        """In which of them it caches on a GPU: kernels that choose read packed records."""
+        return "bf16" if self.config.index is None else "fp8"
+
+    @property
+    def wheels(self) -> Sequence[str]:
+        """What it needs on a CUDA device; see `Model`."""
+        chooses = self.config.index is not None
+        return (*super().wheels, *(("sgl-flash-mla",) if chooses else ()))
+
     def check_cuda(self) -> None:
         """Raise ConfigFault, naming the field, for what the kernels do not take."""
         check_geometry_of_kernels(self.config)
 
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None
-    ) -> "PlainMla | PlainSparseMla | CudaMla":
+    ) -> "PlainMla | PlainSparseMla | CudaMla | CudaSparseMla":
         """Return the network; see `Model`."""
-        ranks = ranks or OneRank()
+        ranks, dense = ranks or OneRank(), self.config.index is None
         numbers = self.numbers(device, settings, ranks)
         if device.type == "cuda":
-            return CudaMla(self.config, numbers, ranks)
-        kind = PlainMla if self.config.index is None else PlainSparseMla
-        return kind(self.config, numbers, ranks)
+            return (CudaMla if dense else CudaSparseMla)(self.config, numbers, ranks)
+        return (PlainMla if dense else PlainSparseMla)(self.config, numbers, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,34 +144,91 @@ class CudaMla(CudaDecoder[LatentPools, Bf16Step]):
         return Bf16Step(places, pools, self._rope, deterministic=deterministic)
 
 
+class _Sparse:
+    """What networks with an indexer in each layer have in common, in any numbers."""
+
+    def __init__(self, config: MlaConfig, numbers: Numbers, tokens: int) -> None:
+        """Derive it. Raises ConfigFault where records cannot be packed as asked.
+
+        tokens  of a page
+        """
+        fields, index = config.heads, config.index
+        assert index is not None, "the configuration was checked"
+        channels = fields.latent + fields.turned
+        _check_packed(config, index.width, numbers.records)
+        self.page = SparsePage(tokens, channels, fields.turned, index.width, numbers.records)
+        self.chosen, self._layers, self._device = index.chosen, config.num_layers, numbers.device
+        self.ropes = Ropes(
+            _rope(config, numbers.device, interleaved=config.interleaved),
+            _rope(config, numbers.device, interleaved=index.interleaved),
+        )
+
+    @property
+    def paged(self) -> Paged:
+        """Return what a page of all layers weighs."""
+        return Paged("latent", self._layers * self.page.bytes)
+
+    def pools(self, sizes: PoolSizes) -> SparsePools:
+        """Return pools on the device."""
+        return SparsePools(self._layers, self.page, sizes, self._device)
+
+
 class PlainSparseMla(PlainNetwork[SparsePools, SparseStep]):
     """The network with an indexer in each layer, in plain numbers."""
 
     def __init__(self, config: MlaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights. Raises ConfigFault where records cannot be packed as asked."""
-        fields, index = config.heads, config.index
-        assert index is not None, "the configuration was checked"
-        channels = fields.latent + fields.turned
-        _check_packed(config, index.width, numbers.records)
         # Indexer keys lie in pages of their own.
         tokens = max(numbers.page_tokens, PAGE_KEYS)
-        self._page = SparsePage(tokens, channels, fields.turned, index.width, numbers.records)
-        self._layers, self._chosen = config.num_layers, index.chosen
-        self._ropes = Ropes(
-            _rope(config, numbers.device, interleaved=config.interleaved),
-            _rope(config, numbers.device, interleaved=index.interleaved),
-        )
+        self._sparse = _Sparse(config, numbers, tokens)
         wired = decoder(config, SparseAttention, _kinds(numbers), ranks)
-        paged = Paged("latent", self._layers * self._page.bytes)
-        super().__init__(wired, numbers, paged, page_tokens=tokens)
+        super().__init__(wired, numbers, self._sparse.paged, page_tokens=tokens)
 
     def pools(self, sizes: PoolSizes) -> SparsePools:
         """Return pools on the device; see `Network`."""
-        return SparsePools(self._layers, self._page, sizes, self._numbers.device)
+        return self._sparse.pools(sizes)
 
     def step(self, batch: ForwardBatch, pools: SparsePools) -> SparseStep:
         """Return what the layers of a step share."""
-        return SparseStep(batch, pools, self._ropes, chosen=self._chosen)
+        return SparseStep(batch, pools, self._sparse.ropes, chosen=self._sparse.chosen)
+
+
+class CudaSparseMla(CudaDecoder[SparsePools, PackedStep]):
+    """The network with an indexer in each layer, on a Hopper GPU; what it caches is packed."""
+
+    def __init__(self, config: MlaConfig, numbers: Numbers, ranks: Ranks) -> None:
+        """Allocate all weights."""
+        assert numbers.records == "fp8"
+        self.config, self._sparse = config, _Sparse(config, numbers, PAGE_TOKENS)
+        kinds = Bf16Kinds(numbers.device, deterministic=numbers.deterministic)
+        wired = decoder(config, SparseAttention, kinds, ranks)
+        super().__init__(wired, numbers, self._sparse.paged)
+
+    @property
+    def page_layout(self) -> SparsePage:
+        """Return what a page of a layer holds."""
+        return self._sparse.page
+
+    def pools(self, sizes: PoolSizes) -> SparsePools:
+        """Return pools on the device; see `Network`."""
+        return self._sparse.pools(sizes)
+
+    def step(self, batch: ForwardBatch, pools: SparsePools) -> PackedStep:
+        """Return what the layers of a step of chunks share."""
+        places = of_chunks(batch, self._tree, self.device)
+        if self._numbers.deterministic:
+            return self.placed(places, pools)
+        choice = ChunkChoice(batch, places, page_tokens=PAGE_TOKENS, chosen=self._sparse.chosen)
+        return self._stepped(places, pools, choice)
+
+    def placed(self, places: PagePlaces, pools: SparsePools) -> PackedStep:
+        """Return the step of tokens in these places, each of which chooses alone."""
+        choice = TokenChoice(places, page_tokens=PAGE_TOKENS, chosen=self._sparse.chosen)
+        return self._stepped(places, pools, choice)
+
+    def _stepped(self, places: PagePlaces, pools: SparsePools, choice: Choice) -> PackedStep:
+        deterministic = self._numbers.deterministic
+        return PackedStep(places, pools, self._sparse.ropes, choice, deterministic=deterministic)
 
 
 def _kinds(numbers: Numbers) -> PlainKinds:

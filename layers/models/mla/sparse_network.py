@@ -15,7 +15,7 @@ from layers.kinds import DecoderKinds
 from layers.linear.contract import Named
 from layers.models.mla.config import HeadFields, IndexFields, MlaConfig
 from layers.models.mla.network import Attention
-from layers.models.mla.sparse_step import SparseStep, Wanted
+from layers.models.mla.sparse_step import ChoosingStep, Wanted
 from layers.parallel.ranks import Ranks
 
 __all__ = ["SparseAttention"]
@@ -39,7 +39,7 @@ class Indexer:
         self._weigh = kinds.exact(width, {"weights_proj": fields.heads})
 
     def keys(self, x: Tensor) -> Tensor:
-        """Return the keys of `x` [T, d] float32, [T, C] float32, not yet turned."""
+        """Return the keys of `x` [T, d], [T, C] float32, not yet turned."""
         return self._norm(self._key(self._key.rows(x)))
 
     def wanted(self, x: Tensor, latent: Tensor) -> Wanted:
@@ -55,7 +55,7 @@ class Indexer:
             yield from part.named_weights(prefix)
 
 
-class SparseAttention(Attention[SparseStep]):
+class SparseAttention(Attention[ChoosingStep]):
     """Attention over the positions that the layer's indexer chooses."""
 
     def __init__(self, config: MlaConfig, layer: int, kinds: DecoderKinds, ranks: Ranks) -> None:
@@ -64,7 +64,7 @@ class SparseAttention(Attention[SparseStep]):
         assert config.index is not None, "the configuration was checked"
         self._indexer = Indexer(config.hidden_size, config.heads, config.index, kinds)
 
-    def read(self, q: Tensor, x: Tensor, latent: Tensor, step: SparseStep) -> Tensor:
+    def read(self, q: Tensor, x: Tensor, latent: Tensor, step: ChoosingStep) -> Tensor:
         """Write indexer keys, and read the records that are chosen; see `Attention`."""
         step.store_keys(self._layer, self._indexer.keys(x))
         wanted = self._indexer.wanted(x, latent)

@@ -80,6 +80,15 @@ class SparsePools(PagePools):
         self.keys = room(groups, self._layout.page_bytes)
         super().__init__({"records": self.records, "keys": self.keys})
 
+    @property
+    def key_layout(self) -> PageLayout:
+        """Where the keys of a group of PAGE_KEYS lie."""
+        return self._layout
+
+    def key_groups(self, layer: int) -> Tensor:
+        """Return the keys of a layer in groups, a view, [(pages + 1) * groups, bytes] uint8."""
+        return self.keys[layer].flatten(0, 1)
+
     def store_records(self, layer: int, slots: Tensor, records: Tensor) -> None:
         """Write records [M, channels] float32 to `slots` [M] int64."""
         page = self.page
@@ -99,9 +108,9 @@ class SparsePools(PagePools):
     def store_keys(self, layer: int, slots: Tensor, keys: Tensor) -> None:
         """Write indexer keys [M, key_channels] float32 to `slots` [M] int64."""
         rows = encode_keys(keys, record_format=self.page.record_format)
-        store_rows(self.keys[layer].flatten(0, 1), slots, rows, self._layout)
+        store_rows(self.key_groups(layer), slots, rows, self._layout)
 
     def read_keys(self, layer: int, slots: Tensor) -> Tensor:
         """Return the indexer keys at `slots` [M] int64, [M, key_channels] float32."""
-        rows = gather_rows(self.keys[layer].flatten(0, 1), slots, self._layout)
+        rows = gather_rows(self.key_groups(layer), slots, self._layout)
         return decode_keys(rows, record_format=self.page.record_format)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,10 @@ from jit_kernels.select_topk import select_topk
 from jit_kernels.sparse_attention import KEY_TILE, sparse_attention
 from layers.blocks.rope import HalfRope, PairRope
 from layers.models.mla.sparse_pools import PAGE_KEYS, SparsePools
-from layers.models.mla.step import TurnedStep, turn_channels
+from layers.models.mla.step import HeadStep, TurnedStep, turn_channels
 from layers.steps.forward_batch import ForwardBatch
 
-__all__ = ["MOST_SCORES", "Ropes", "SparseStep", "Wanted"]
+__all__ = ["MOST_SCORES", "ChoosingStep", "Ropes", "SparseStep", "Wanted"]
 
 # Scores that are there at once, float32: a long row's queries are taken in slices.
 MOST_SCORES = 1 << 22
@@ -32,6 +32,21 @@ class Wanted(NamedTuple):
 
     q: Tensor
     weights: Tensor
+
+
+class ChoosingStep(HeadStep, Protocol):
+    """One whose tokens attend the positions that an indexer chooses."""
+
+    def store_keys(self, layer: int, keys: Tensor) -> None:
+        """Write indexer keys [T, C] float32, not yet turned; they may be changed."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, wanted: Wanted, *, scale: float) -> Tensor:
+        """Return what tokens read with the queries of `heads`, [T, H, latent].
+
+        wanted  not yet turned; may be changed
+        """
+        ...
 
 
 class Ropes(NamedTuple):

@@ -20,7 +20,15 @@ from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_places import PagePlaces
 from layers.steps.page_slots import PageSlots
 
-__all__ = ["Bf16Step", "DenseStep", "HeadStep", "LatentStep", "TurnedStep", "turn_channels"]
+__all__ = [
+    "Bf16Step",
+    "DenseStep",
+    "HeadStep",
+    "LatentStep",
+    "PlacedStep",
+    "TurnedStep",
+    "turn_channels",
+]
 
 
 class HeadStep(Protocol):
@@ -131,20 +139,21 @@ class LatentStep(TurnedStep):
         return latent_attention(q, records, self._slots.rows, values=latent, scale=scale)
 
 
-class Bf16Step:
-    """A step of chunks or of decoding rows over bfloat16 pages; queries are bfloat16."""
+class PlacedStep:
+    """A step of chunks or of decoding rows on a GPU; queries are bfloat16."""
 
     def __init__(
-        self, places: PagePlaces, pools: LatentPools, turn: PairRope, *, deterministic: bool
+        self, places: PagePlaces, records: Tensor, turn: PairRope, *, deterministic: bool
     ) -> None:
         """Derive what the layers share.
 
+        records        [L, U, P, ...], of all layers, as `absorbed_heads` writes them
+        turn           how the last channels of heads and records turn
         deterministic  what a token reads has the same bits in any company and chunk
         """
-        self.places, self._pools, self._deterministic = places, pools, deterministic
+        self.places, self._records, self._deterministic = places, records, deterministic
         self._halves = isinstance(turn, HalfRope)
         self._rotation = turn.rotation(places.position)
-        self._plan = LatentPlan()
 
     @property
     def input_ids(self) -> Tensor:
@@ -163,7 +172,7 @@ class Bf16Step:
             made,
             weights,
             self._rotation,
-            self._pools.records[layer],
+            self._records[layer],
             self.places.slots,
             halves=self._halves,
             invariant=self._deterministic,
@@ -173,22 +182,30 @@ class Bf16Step:
         """Make values; see `HeadStep`."""
         return latent_values(read, values, invariant=self._deterministic)
 
+    def finite_rows(self, x: Tensor) -> Tensor:
+        """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
+        return self.places.finite_rows(x)
+
+
+class Bf16Step(PlacedStep):
+    """One over bfloat16 pages, whose tokens attend all positions up to their own."""
+
+    def __init__(
+        self, places: PagePlaces, pools: LatentPools, turn: PairRope, *, deterministic: bool
+    ) -> None:
+        """Derive what the layers share; see `PlacedStep`."""
+        super().__init__(places, pools.records, turn, deterministic=deterministic)
+        self._plan = LatentPlan()
+
     def attend(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
         """Attend; see `DenseStep`."""
+        turned = self._rotation.shape[2] * (2 if self._halves else 1)
         return paged_latent(
             q,
-            self._pools.records[layer],
+            self._records[layer],
             self.places.rows,
-            values=q.shape[2] - self._turned,
+            values=q.shape[2] - turned,
             scale=scale,
             plan=self._plan,
             invariant=self._deterministic,
         )
-
-    @property
-    def _turned(self) -> int:
-        return self._rotation.shape[2] * (2 if self._halves else 1)
-
-    def finite_rows(self, x: Tensor) -> Tensor:
-        """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
-        return self.places.finite_rows(x)

@@ -21,12 +21,9 @@ from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.steps.chunks.choice import SCORES_BYTES, QueryHeads
 from layers.steps.chunks.plan import ChunkPlan
 from layers.steps.decode_step import whole_tiles
+from layers.steps.equal_slices import MOST_ROWS, equal_slices
 
-__all__ = ["MOST_ROWS", "ChunkRows", "equal_slices", "token_rows"]
-
-# Rows of a call. What calls allocate stays small, and libraries that compile a kernel for each
-# number of rows know those of decoding: powers of two up to this.
-MOST_ROWS = 512
+__all__ = ["ChunkRows", "token_rows"]
 
 
 @dataclass(slots=True)
@@ -157,11 +154,3 @@ class ChunkRows:
 def token_rows(counts: Iterable[int]) -> set[int]:
     """Return all numbers of rows that calls may have in steps of so many tokens."""
     return {1 << power for power in range(min(max(counts, default=0), MOST_ROWS).bit_length())}
-
-
-def equal_slices(count: int, most: int) -> list[slice]:
-    """Cut `count` into parts of one size, a power of two up to `most`; the last two may overlap."""
-    if not count:
-        return []
-    size = 1 << (min(count, most).bit_length() - 1)
-    return [slice(first, first + size) for first in (*range(0, count - size, size), count - size)]

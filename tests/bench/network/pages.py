@@ -1,4 +1,4 @@
-"""Measures networks of pages and windows (Llama, Qwen, DeepSeek V2, gpt-oss) with random weights.
+"""Measures networks of pages and windows (Llama, Qwen, DeepSeek, gpt-oss) with random weights.
 
 On a GPU:
 
@@ -31,6 +31,8 @@ import layers.models.gqa.network as gqa_network
 import layers.models.mla.network as mla_network
 from jit_kernels.likeliest import likeliest
 from layers.models.contract import Settings
+from layers.models.mla.sparse_pools import SparsePools
+from layers.models.page_pools import PagePools
 from layers.models.registry import read_model
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
@@ -47,6 +49,8 @@ FOLDER = Path(__file__).parent / "qwen3_8b"
 SEED, PAGE = 7, 256
 # Steps that are run around those that are timed.
 OTHER_STEPS = 16
+# Records that are packed at a time.
+SOME = 1 << 18
 # Rows and columns of the product that prefill is measured against.
 LARGE = 8192
 
@@ -100,9 +104,7 @@ class Rows:
         self.network, columns = network, div_ceil(tokens, PAGE)
         width = network.cache.tree.window_pages
         self.pools: Any = network.pools(PoolSizes(rows * columns, rows * width, 0))
-        for tensor in self.pools.tensors().values():
-            for layer in tensor:
-                layer.normal_()
+        _fill(self.pools)
         self.table, self.windows = (
             (torch.randperm(rows * units) + 1).to(torch.int32).view(rows, units)
             for units in (columns, width)
@@ -149,6 +151,27 @@ class Rows:
             wait(self.network.device)
 
         return run
+
+
+def _fill(pools: PagePools) -> None:
+    """Fill pages with random numbers."""
+    if isinstance(pools, SparsePools):
+        _pack(pools)
+        return
+    for tensor in pools.tensors().values():
+        for layer in tensor:
+            layer.normal_()
+
+
+def _pack(pools: SparsePools) -> None:
+    """Fill pages with packed random numbers, some records at a time."""
+    layers, pages, tokens = pools.records.shape[:3]
+    page, device = pools.page, pools.records.device
+    for slots in torch.arange(pages * tokens, device=device).split(SOME):
+        for layer in range(layers):
+            pools.store_records(layer, slots, torch.randn(len(slots), page.channels, device=device))
+            keys = torch.randn(len(slots), page.key_channels, device=device)
+            pools.store_keys(layer, slots, keys)
 
 
 def _decode(options: argparse.Namespace, network: PageNetwork) -> Iterator[str]:

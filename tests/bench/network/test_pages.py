@@ -6,7 +6,7 @@ import torch
 from layers.models.contract import Settings
 from layers.models.gpt_oss.model import CudaGptOss, GptOssModel
 from layers.models.gqa.model import CudaGqa, GqaModel
-from layers.models.mla.model import CudaMla, MlaModel
+from layers.models.mla.model import CudaMla, CudaSparseMla, MlaModel
 from layers.models.plain_model import Numbers
 from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
@@ -22,6 +22,10 @@ def made(name: str, device: torch.device, cut: str | None = None) -> PageNetwork
     model = read_model(FOLDER.parent / name, cut)
     numbers = Numbers(device, Settings(dtype="bfloat16"), "any")
     if isinstance(model, MlaModel):
+        if model.config.index is not None:
+            settings = Settings(dtype="bfloat16", kv_cache_dtype="fp8")
+            packed = Numbers(device, settings, "any", ("fp8",), on_cuda="fp8")
+            return CudaSparseMla(model.config, packed, OneRank())
         return CudaMla(model.config, numbers, OneRank())
     if isinstance(model, GptOssModel):
         return CudaGptOss(model.config, numbers, OneRank())
@@ -47,6 +51,29 @@ def test_a_step_reads_all_weights_but_embeddings_and_experts(
     assert step_bytes(network, 3, 100, 0) - step_bytes(network, 0, 0, 0) == 300 * kv_bytes
     experts = step_bytes(network, 0, 0, 5) - step_bytes(network, 0, 0, 0)
     assert experts == 5 * 3 * 2048 * inner * 2
+
+
+def test_a_row_reads_all_indexer_keys_and_the_records_that_it_attends() -> None:
+    network = made("deepseek_v32_cut", torch.device("meta"))
+    keys, records = 6 * 132, 6 * 656
+
+    # Six layers of attention with an indexer, three blocks, what all tokens pass of three mixtures.
+    attention = 187_105_280 + 13_959_168
+    others = 7168 * 129_280 + 3 * 3 * 7168 * 18_432 + 3 * (7168 * 256 + 3 * 7168 * 2048)
+    assert step_bytes(network, 0, 0, 0) == pytest.approx(2 * (6 * attention + others), rel=1e-3)
+    one, some, many = (step_bytes(network, 2, n, 0) for n in (0, 2000, 40_000))
+    assert some - one == 2 * 2000 * (keys + records)
+    assert many - one == 2 * (40_000 * keys + 2048 * records)
+
+
+def test_tokens_that_choose_attend_no_more_and_rate_all() -> None:
+    config = made("deepseek_v32_cut", torch.device("meta")).config
+    one, two = (prompt_flops(config, tokens) for tokens in (1, 16_384))
+
+    products = 16_384 * (one - 2 * 7168 * 129_280) + 2 * 7168 * 129_280
+    attended = 128 * (192 + 128) * (2048 * 16_384 - 2048**2 / 2)
+    rated = 64 * 128 * 16_384**2 / 2
+    assert two == pytest.approx(products + 2 * 6 * (attended + rated), rel=1e-3)
 
 
 def test_a_prompt_has_the_operations_of_its_products_and_of_attention() -> None:
@@ -98,6 +125,7 @@ def test_latents_count_as_keys_and_values_that_are_made_once() -> None:
         ("qwen3_8b", "num_attention_heads=2,num_key_value_heads=1"),
         ("deepseek_v2_lite", "num_attention_heads=2,n_routed_experts=8,first_k_dense_replace=0"),
         ("gpt_oss_20b", "num_attention_heads=2,num_key_value_heads=1,layer_types=null"),
+        ("deepseek_v32_cut", "num_attention_heads=2,n_routed_experts=8,n_group=2,topk_group=2"),
     ],
 )
 def test_steps_go_on_and_prompts_are_computed(name: str, more: str) -> None:

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from jit_kernels.latent_heads import LatentWeights, reference, triton_backend
+from jit_kernels.latent_records import decode_latents, latent_record_bytes
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
+PACKED = with_large([(2, 16, 16, 384, 16, False)], [(128, 128, 64, 512, 128, True)])
 # heads, channels of a query, turned ones, of latents, of values; halves turn
 GEOMETRIES = with_large(
     [(3, 24, 16, 40, 20, False), (2, 16, 8, 32, 16, True)],
@@ -44,10 +46,16 @@ class Case:
         self.rotation = rotation(tokens, turned, halves=self.halves)
         self.slots = torch.randperm(2 * tokens)[:tokens] + 3
 
-    def by(self, backend: Any, some: slice, *, invariant: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def by(
+        self, backend: Any, some: slice, *, invariant: bool, packed: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return what a backend makes of some tokens: queries, values, and records in pages."""
         q, made, tokens = self.q[some], self.made[some], len(self.q)
-        records = torch.full((2, 3 + tokens, made.shape[1]), 7.0, dtype=torch.bfloat16)
+        width, turned = made.shape[1], self.q.shape[2] - self.weights.keys.shape[1]
+        if packed:
+            width = latent_record_bytes(width, record_format="fp8", rope_channels=turned)
+        dtype = torch.uint8 if packed else torch.bfloat16
+        records = torch.full((2, 3 + tokens, width), 7, dtype=dtype)
         turn, slots = self.rotation[some].contiguous(), self.slots[some].contiguous()
         heads = backend.absorbed_heads(
             q, made, self.weights, turn, records, slots, self.halves, invariant
@@ -71,6 +79,33 @@ def test_heads_values_and_records_are_those_of_the_reference(
             assert_close(one[finite], other[finite], Bounds(atol=2e-2, rtol=2.0**-7), what=name)
         assert_close(records, want_records, Bounds(atol=1e-3, rtol=2.0**-7), what="records")
         assert bool(records.isfinite().all())
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("geometry", PACKED)
+def test_packed_records_are_those_of_the_reference(
+    geometry: tuple[int, int, int, int, int, bool], tokens: int
+) -> None:
+    made, every = Case(tokens, geometry), slice(0, tokens)
+    want_queries, _, want = made.by(reference, every, invariant=True, packed=True)
+
+    queries, _, got = made.by(triton_backend, every, invariant=True, packed=True)
+
+    finite = want_queries.isfinite()
+    assert_close(queries[finite], want_queries[finite], Bounds(atol=2e-2, rtol=2.0**-7))
+    # A number on the border between two codes may fall to either.
+    assert float((got != want).float().mean()) < 2e-3
+    _, _, turned, latent, _, _ = geometry
+    untouched = torch.ones(got.shape[0] * got.shape[1], dtype=torch.bool)
+    untouched[made.slots] = False
+    assert bool((got.flatten(0, 1)[untouched] == 7).all())
+    rows = [packed.flatten(0, 1)[made.slots].contiguous() for packed in (got, want)]
+    numbers = [
+        decode_latents(row, record_format="fp8", channels=latent + turned, rope_channels=turned)
+        for row in rows
+    ]
+    assert bool(numbers[0].isfinite().all())
+    assert_close(numbers[0], numbers[1], Bounds(atol=1e-3, rtol=2.0**-3, cosine=0.9999))
 
 
 def test_an_invariant_token_has_the_same_bits_in_any_company() -> None:

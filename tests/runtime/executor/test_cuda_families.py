@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from layers.models.contract import Settings
-from layers.models.gpt_oss.config import parse_config as parse_gpt_oss
+from layers.models.contract import Model, Settings
+from layers.models.gpt_oss.config import parse_config as gpt_oss_config
 from layers.models.gpt_oss.model import CudaGptOss, GptOssModel
-from layers.models.gqa.config import parse_config
+from layers.models.gqa.config import parse_config as gqa_config
 from layers.models.gqa.model import CudaGqa, GqaModel
+from layers.models.mla.config import parse_config as mla_config
+from layers.models.mla.model import CudaSparseMla, MlaModel
 from layers.models.plain_model import Numbers
 from layers.parallel.ranks import OneRank, Ranks
 from layers.weights.loading import fill_dummy
@@ -26,12 +28,18 @@ from runtime.wire.loaded import Loaded
 from tests.testing.fused_rig import DEVICE, ROWS, a_device, cuda_runner
 from tests.testing.gpt_oss_checkpoints import published_config
 from tests.testing.gqa_checkpoints import VOCAB, write_config
+from tests.testing.mla_checkpoints import write_published
 from tests.testing.scheduler_rig import Rig
 
 SIZES = {"head_dim": 64, "hidden_size": 128, "num_hidden_layers": 2}
 WINDOWED = {
     **{**SIZES, "intermediate_size": 64, "num_attention_heads": 4, "num_local_experts": 8},
     **{"sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]},
+}
+PACKED = {
+    **{"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "v_head_dim": 32},
+    **{"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_topk": 64},
+    **{"q_lora_rank": 64, "first_k_dense_replace": 2, "intermediate_size": 128},
 }
 POOLS = PoolSizes(12, 40, 0)
 
@@ -60,10 +68,22 @@ class Bf16Windowed(GptOssModel):
 
 def windowed() -> Bf16Windowed:
     """Return a model with a layer of each kind."""
-    return Bf16Windowed(parse_gpt_oss(published_config("wide"), {}, WINDOWED))
+    return Bf16Windowed(gpt_oss_config(published_config("wide"), {}, WINDOWED))
 
 
-def loaded(model: Bf16Model | Bf16Windowed, folder: Path) -> Loaded:
+class PackedModel(MlaModel):
+    """A model with an indexer whose network is that of CUDA devices, wherever it is built."""
+
+    def build(
+        self, device: torch.device, settings: Settings, ranks: Ranks | None = None
+    ) -> CudaSparseMla:
+        """Return the network; see `Model`."""
+        packed = Settings(dtype="bfloat16", kv_cache_dtype="fp8")
+        numbers = Numbers(device, packed, "any", self.formats, on_cuda=self.cuda_format)
+        return CudaSparseMla(self.config, numbers, ranks or OneRank())
+
+
+def loaded(model: Model, folder: Path) -> Loaded:
     """Return what the loader says of a model with random weights."""
     config = ServerConfig(
         max_running_requests=2,
@@ -85,12 +105,26 @@ def loaded(model: Bf16Model | Bf16Windowed, folder: Path) -> Loaded:
 def test_it_is_measured_and_runs_its_largest_steps(tmp_path: Path) -> None:
     raw = json.loads((write_config("qwen3", tmp_path) / "config.json").read_text("utf-8"))
 
-    told = loaded(Bf16Model(parse_config(raw, {}, SIZES)), tmp_path)
+    told = loaded(Bf16Model(gqa_config(raw, {}, SIZES)), tmp_path)
 
     assert (told.facts["dtype"], told.facts["record_format"]) == ("bfloat16", "bf16")
     assert (told.graphs, told.in_flight, told.context_tokens) == (True, True, 300)
     # Two layers of two heads of 64 channels, keys and values, in bfloat16.
-    page = told.cache.page_size * 2 * 2 * 2 * 64 * 2
+    assert_pools(told, told.cache.page_size * 2 * 2 * 2 * 64 * 2)
+
+
+def test_packed_pages_and_choices_are_measured_too(tmp_path: Path) -> None:
+    raw = json.loads((write_published("v32", tmp_path) / "config.json").read_text("utf-8"))
+
+    told = loaded(PackedModel(mla_config(raw, {}, PACKED)), tmp_path)
+
+    assert (told.facts["dtype"], told.facts["record_format"]) == ("bfloat16", "fp8")
+    assert (told.graphs, told.in_flight, told.context_tokens) == (True, True, 300)
+    assert_pools(told, told.cache.page_size * 2 * (656 + 132))
+
+
+def assert_pools(told: Loaded, page: int) -> None:
+    """Hold pools to the bytes that were given, in pages of so many."""
     assert told.pool_bytes == page * (told.sizes.full_pages + 1)
     assert np.isclose(told.pool_bytes, 1 << 24, rtol=0.1)
     assert (told.sizes.swa_pages, told.sizes.states) == (0, 0)

@@ -40,7 +40,7 @@ SIZES = {
 WINDOWS = {"in_turn": 12, "wide": 70, "full_ring": 128}
 # Every layer rounds what it makes to bfloat16, weights and pages are the same on both sides. On a
 # GPU weights of keys are rounded, too. With another gate or clamp rms is 0.09 and more.
-BOUNDS = Bounds(cosine=0.9995, rms=0.008 if DEVICE == CPU else 0.03, atol=torch.inf)
+BOUNDS = Bounds(cosine=0.9995, rms=0.015 if DEVICE == CPU else 0.03, atol=torch.inf)
 SEED = 3
 
 

@@ -232,6 +232,16 @@ def test_kernels_of_a_gpu_take_the_published_sizes_and_refuse_others_by_name(
             check_geometry_of_kernels(parse_config(raw, {}, changes))
 
 
-def test_an_indexer_is_refused_on_a_gpu_by_the_name_of_its_model() -> None:
-    with pytest.raises(ConfigFault, match="deepseek_v32 runs on the CPU: use --device cpu"):
-        check_geometry_of_kernels(parse_config(V32, {}, {}))
+def test_kernels_that_choose_positions_take_the_published_sizes_and_refuse_others_by_name() -> None:
+    check_geometry_of_kernels(parse_config(V32, {}, {}))
+
+    for changes, fault in (
+        ({"kv_lora_rank": 256}, "kv_lora_rank is 256, and with an indexer on a GPU it must be 512"),
+        ({"qk_rope_head_dim": 32}, "qk_rope_head_dim is 32, .* it must be 64"),
+        ({"index_head_dim": 256}, "index_head_dim is 256, .* it must be 32 or 64 or 128"),
+        ({"num_attention_heads": 192}, "num_attention_heads is 192, .* at most 128"),
+        ({"index_n_heads": 72}, "index_n_heads is 72, .* at most 64"),
+        ({"index_n_heads": 60}, "index_n_heads is 60, .* a multiple of 8"),
+    ):
+        with pytest.raises(ConfigFault, match=fault):
+            check_geometry_of_kernels(parse_config(V32, {}, changes))

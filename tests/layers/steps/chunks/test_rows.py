@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_logits import paged_logits
-from layers.steps.chunks.rows import equal_slices
 from layers.steps.chunks.step import PrefillStep
 from tests.testing.attention_pair import assert_alike, assert_same_pools, pair
 from tests.testing.compare import assert_same_bits
@@ -100,17 +99,3 @@ def test_a_launch_lies_between_a_table_and_the_scores_that_read_it(
 
     assert len(between) > 1
     assert all(between)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 31, 32, 33, 64, 100])
-def test_slices_are_of_one_size_and_cover_all(count: int) -> None:
-    slices = equal_slices(count, 40)
-
-    sizes = {part.stop - part.start for part in slices}
-    covered = {token for part in slices for token in range(part.start, part.stop)}
-    assert covered == set(range(count))
-    assert sizes == {min(32, 1 << (count.bit_length() - 1))}
-
-
-def test_nothing_is_cut_into_nothing() -> None:
-    assert equal_slices(0, 40) == []
