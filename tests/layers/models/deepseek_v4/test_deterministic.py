@@ -204,7 +204,8 @@ class Graphed(FusedModel):
 
 
 @pytest.mark.gpu
-def test_a_graph_gives_the_bits_of_plain_launches(device: torch.device, form: ExpertForm) -> None:
+def test_a_graph_gives_the_bits_of_plain_launches(form: ExpertForm) -> None:
+    device = torch.device("cuda", 0)
     made = network(form, device)
     want, got = (_decoded(model) for model in (FusedModel(made), Graphed(made)))
     cold = alone(form, device)
