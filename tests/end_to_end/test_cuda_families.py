@@ -35,6 +35,11 @@ LATENT = {
 WINDOWED = {
     **{**SIZES, "num_hidden_layers": 2, "num_local_experts": 16, "sliding_window": 128},
     "max_position_embeddings": 4096,
+    # Versions of transformers take the factor as given, or as the ratio of both lengths.
+    "rope_parameters": {
+        **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64.0, "truncate": False},
+        **{"original_max_position_embeddings": 64, "beta_fast": 8.0, "beta_slow": 1.0},
+    },
 }
 # Far fewer positions than the longest prompts have.
 INDEXED = {"index_head_dim": 128, "index_topk": 512}

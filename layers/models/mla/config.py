@@ -51,6 +51,8 @@ _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
 _MOST_LATENT, _MOST_TURNED, _UNIT = 512, 128, 16
 # Channels that products on a GPU take at once, and rows of weights that copies do.
 _DEPTH, _ROWS = 64, 8
+# What versions of transformers call a layer of V3.2.
+_INDEXED = ("indexed_attention", "deepseek_sparse_attention")
 _Routing = tuple[tuple[str, tuple[object, ...]], ...]
 _BY_SIGMOID: _Routing = (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",)))
 _ROUTING: dict[str, _Routing] = {
@@ -280,7 +282,7 @@ def _heads(raw: dict[str, Any]) -> HeadFields:
 
 def _index(raw: dict[str, Any], heads: HeadFields) -> IndexFields:
     if raw.get("layer_types") is not None:
-        string_list(raw, "layer_types", ("indexed_attention",))
+        string_list(raw, "layer_types", _INDEXED)
     if heads.q_rank is None:
         raise ConfigFault("q_lora_rank must be an integer: the indexer reads that latent")
     width, chosen = positive_int(raw, "index_head_dim"), positive_int(raw, "index_topk")
