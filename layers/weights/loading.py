@@ -67,8 +67,8 @@ _DRAFT_LAYER = "eh_proj.weight"
 _DERIVED = ".rotary_emb.inv_freq"
 # A head that is the embedding may be in the file as well.
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-# Tensors that are read, or copied to a device, at once.
-_THREADS = 8
+# Tensors that are read, or copied to a device, at once: more wait for the interpreter.
+_THREADS = 2
 
 
 class NamedWeights(Protocol):

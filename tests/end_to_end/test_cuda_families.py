@@ -35,7 +35,9 @@ LATENT = {
 WINDOWED = {
     **{**SIZES, "num_hidden_layers": 2, "num_local_experts": 16, "sliding_window": 128},
     "max_position_embeddings": 4096,
-    # Versions of transformers take the factor as given, or as the ratio of both lengths.
+    # Versions of transformers clamp at 7 whatever is said, and take the factor as given, or as the
+    # ratio of both lengths.
+    "swiglu_limit": 7.0,
     "rope_parameters": {
         **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64.0, "truncate": False},
         **{"original_max_position_embeddings": 64, "beta_fast": 8.0, "beta_slow": 1.0},
