@@ -28,7 +28,8 @@ def read_ahead(files: Sequence[Path], *, turn: tuple[int, int] = (0, 1)) -> Gene
 
     What cannot be read is left to whoever opens the file, and what is in memory is not read again.
     """
-    with ThreadPoolExecutor(_THREADS) as readers:
+    readers = ThreadPoolExecutor(_THREADS)
+    try:
         under_way: deque[list[Future[None]]] = deque()
         for number, file in enumerate(files):
             for near in files[number + len(under_way) : number + _AHEAD + 1]:
@@ -36,6 +37,9 @@ def read_ahead(files: Sequence[Path], *, turn: tuple[int, int] = (0, 1)) -> Gene
                 under_way.append([readers.submit(_read, near, piece) for piece in pieces])
             wait(under_way.popleft())
             yield file
+    finally:
+        # A damaged file is told of at once, whatever was to be read behind it.
+        readers.shutdown(cancel_futures=True)
 
 
 def _size(file: Path) -> int:

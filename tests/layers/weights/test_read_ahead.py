@@ -1,6 +1,7 @@
 """Files come in order, whatever of them can be read, and each rank reads its own pieces."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,10 +62,22 @@ def test_what_comes_next_is_read_meanwhile(
     each = read_ahead(made)
     next(each)
     next(each)
+    while len(pieces) < 4:
+        time.sleep(0.001)
     each.close()
 
-    # The pool is empty once the generator has ended.
     assert sorted(pieces) == [("0", 0, 10), ("1", 0, 20), ("2", 0, 30), ("3", 0, 40)]
+
+
+def test_nothing_is_read_any_more_for_a_load_that_failed(
+    tmp_path: Path, pieces: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("layers.weights.read_ahead._THREADS", 1)
+    each = read_ahead(files(tmp_path, 10, 500 * PIECE, 500 * PIECE))
+    next(each)
+    each.close()
+
+    assert len(pieces) < 500
 
 
 def test_what_is_in_memory_is_not_read_again(
