@@ -75,6 +75,21 @@ def test_the_point_used_longest_ago_goes_first(rig: Rig) -> None:
     assert points_by_age(rig.cache, PointKind.PROMPT_END) == [3, 5]
 
 
+def test_no_point_goes_for_a_pool_that_nobody_asked_for(rig: Rig) -> None:
+    rig.complete(list(range(10)), 10)
+    states, swa = rig.states.alloc(rig.states.free), rig.swa.alloc(rig.swa.free)
+
+    rig.swa.decref(swa[:1])
+    assert rig.cache.evict_swa(swa_pages=1)
+    swa[:1] = rig.swa.alloc(1)
+    rig.states.decref(states[:1])
+    assert rig.cache.evict_swa(states=1)
+
+    assert rig.cache.points == 1
+    rig.states.decref(states[1:])
+    rig.swa.decref(swa)
+
+
 def test_points_of_a_kind_age_by_each_request_that_comes(rig: Rig) -> None:
     rig.complete(list(range(10)), 5, 10)
     before = rig.cache.arrays.uses["lived"].sum()

@@ -1,5 +1,6 @@
 """How many turns a conversation has had: seen at its end, remembered when its pages are gone."""
 
+import numpy as np
 import pytest
 
 from mem_cache.tree.core.binding import LENGTH_CLASSES
@@ -86,6 +87,16 @@ def test_a_prompt_that_another_ended_with_meanwhile_is_no_turn_of_that(rig: Rig)
     rig.publish(slow, ended=True)
 
     assert slow.lock.turns == 1
+
+
+def test_copied_tokens_have_at_least_the_turns_of_the_tree_that_they_came_from(rig: Rig) -> None:
+    row = rig.begin(list(range(10)))
+    for turns in (3, 1):
+        rig.cache.insert(np.array(row.tokens), np.array(row.table), copied_turns=turns)
+    rig.published.update(row.ids[1:])
+    rig.finish(row)
+
+    assert rig.match([*range(10), 50]).turns == 4
 
 
 def test_ends_and_returns_are_counted_by_turns(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from runtime.messages import (
     Generate,
     Output,
     Outputs,
+    Shutdown,
     TokenLogprobs,
 )
 from runtime.tokenizer.choice import Finish
@@ -347,14 +348,15 @@ def test_nothing_more_of_a_bundle_is_sent_once_a_drain_is_over() -> None:
     run(test)
 
 
-def test_a_closed_manager_refuses_what_wants_its_threads() -> None:
+def test_a_closed_manager_ends_the_scheduler_and_refuses_what_wants_its_threads() -> None:
     async def test() -> None:
-        async with running(silent) as (manager, _):
+        async with running(silent) as (manager, fake):
             await manager.drain(0.0)
             manager.close()
 
             with pytest.raises(Unavailable, match="shutting down"):
                 await manager.tokenize("a")
+            assert await fake.saw(Shutdown) == [Shutdown()]
 
     run(test)
 

@@ -176,6 +176,12 @@ def test_a_scheduler_that_ends_is_noticed(folder: str) -> None:
         workers[1].send(RESULT)
 
 
+@pytest.mark.parametrize("spin_s", [0.0, 0.001])
+def test_a_worker_knows_whether_it_may_poll(folder: str, spin_s: float) -> None:
+    with channels(folder, spin_s=spin_s) as (_, (worker,)):
+        assert worker.spins == (spin_s > 0)
+
+
 def test_addresses_are_plain(folder: str) -> None:
     scheduler = SchedulerChannel.create(
         ranks=2, folder=folder, plans_bytes=1024, results_bytes=1024

@@ -11,6 +11,7 @@ import pytest
 
 from runtime.errors import RuntimeFault
 from runtime.wire.queue import PeerClosed, PeerDied, QueueReader, QueueWriter
+from runtime.wire.queue_memory import QueueMemory
 from tests.runtime.wire.queue_processes import ATTACH_S, child, line, summary
 
 # Long enough for any machine; no test waits so long.
@@ -132,6 +133,29 @@ def test_each_of_two_sleeping_ends_wakes_the_other(folder: str, spin_s: float) -
         for number in range(3000):
             writer.write(b"%d" % number)
             assert reader.read(WAIT_S) == b"%d" % number
+
+
+@pytest.mark.parametrize("spin_s", [0.0, WAIT_S])
+def test_a_reader_that_polls_does_not_sleep_meanwhile(
+    folder: str, spin_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.queue._SPINS", True)
+    slept: list[int] = []
+    monkeypatch.setattr(QueueMemory, "set_sleeps", lambda _, __, value: slept.append(value))
+    host = QueueReader.create(size=4096, folder=folder, spin_s=spin_s)
+    writer = QueueWriter.create(size=4096, folder=folder)
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as ends:
+        other = pool.submit(QueueWriter.attach, host.addresses[0], ATTACH_S)
+        guest = pool.submit(QueueReader.attach, writer.addresses[0], ATTACH_S, spin_s=spin_s)
+        host.accept(ATTACH_S)
+        writer.accept(ATTACH_S)
+        for end in (host, writer, other.result(), guest.result()):
+            ends.callback(end.close)
+
+        for reader in (host, guest.result()):
+            assert reader.read(0.01) is None
+            assert slept == ([0] if spin_s else [1, 0])
+            slept.clear()
 
 
 def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
