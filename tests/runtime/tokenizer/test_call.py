@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from runtime.errors import BadRequest, PromptTooLong
-from runtime.messages import Logprobs, Output, pack_ids, unpack_ids
+from runtime.messages import Generate, Logprobs, Output, pack_ids, unpack_ids
 from runtime.sampling import SamplingSpec
+from runtime.share import Share
 from runtime.tokenizer.call import (
     GenerateCall,
     Limits,
@@ -124,25 +125,42 @@ def test_log_probabilities_of_a_prompt_are_bounded_in_all(
 def test_each_choice_becomes_a_request_with_a_seed_of_its_own() -> None:
     call = GenerateCall(
         SamplingSpec(n=3, max_new_tokens=4),
-        input_ids=[1, 2],
+        input_ids=[1, 2, 9],
         logprobs=Logprobs(2),
         namespace="tenant",
         priority=5,
+        share=Share("key", max_running=2),
+        timeout_s=7.0,
         stream=False,
         rid="label",
+        measured=False,
+        boundaries=(2, 1, 2),
     )
     prompt = pack_prompt(call, NO_TEXT, LIMITS)
 
-    requests = make_requests(call, prompt, LIMITS, seed=11, ids=itertools.count(100))
+    requests = make_requests(
+        call, prompt, LIMITS, seed=11, ids=itertools.count(100), turn_id=9, traced=True
+    )
 
-    assert [request.request_id for request in requests] == [100, 101, 102]
-    assert requests[0].sampling.seed == 11
-    assert len({request.sampling.seed for request in requests}) == 3
-    for request in requests:
-        assert request.input_ids == prompt
-        assert (request.namespace, request.priority, request.stream) == ("tenant", 5, False)
-        assert request.logprobs == Logprobs(2)
-        assert request.sampling.max_new_tokens == 4
+    samplings = call.sampling.resolve_all(3, LIMITS.context_tokens, LIMITS.vocab_size, seed=11)
+    assert len({sampling.seed for sampling in samplings}) == 3
+    assert requests == [
+        Generate(
+            request_id=100 + number,
+            input_ids=prompt,
+            sampling=sampling,
+            logprobs=Logprobs(2),
+            namespace="tenant",
+            priority=5,
+            stream=False,
+            background=True,
+            boundaries=(1, 2, 3),
+            share=Share("key", max_running=2),
+            timeout_s=7.0,
+            traced=True,
+        )
+        for number, sampling in enumerate(samplings)
+    ]
 
 
 def test_stop_strings_make_the_scheduler_stream() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -311,6 +312,9 @@ def test_the_observer_hears_of_tokens_and_ends() -> None:
                 await collect(manager, call([]))
             stages = ["tokenize", "prefill_waiting", "prefill_forward"]
             assert observed.heard == [*stages, "first", 1, 1, ("length", 3), "BadRequest"]
+            async with manager.generate(replace(call([1]), measured=False)):
+                pass
+            assert len(observed.heard) == 8
 
     run(test)
 

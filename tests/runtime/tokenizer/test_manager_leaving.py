@@ -299,6 +299,29 @@ def test_who_has_not_read_of_a_failure_yet_hears_of_that_and_not_of_a_death_afte
     run(test)
 
 
+@pytest.mark.parametrize("how", ["death", "drain"])
+def test_a_call_that_has_ended_hears_nothing_of_what_comes_after(how: str) -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            ended, other = manager.generate(call([1])), manager.generate(call([2]))
+            await ended.start()
+            await other.start()
+            first, _ = await fake.saw(Generate, 2)
+            fake.send(Outputs([Output(first.request_id, token_ids=[7], finish="length")]))
+            await manager.state()
+
+            if how == "death":
+                manager.engine_died("it was killed")
+            else:
+                assert await manager.drain(0.0) == 1
+
+            assert [delta.finish async for delta in ended] == [Finish("length")]
+            with pytest.raises(Unavailable):
+                await anext(other)
+
+    run(test)
+
+
 def test_draining_lets_running_requests_finish() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
