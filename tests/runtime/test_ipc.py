@@ -138,26 +138,31 @@ def test_malformed_bytes_are_dropped_and_said_aloud(caplog: pytest.LogCaptureFix
 
 
 def test_the_manager_drops_malformed_bytes_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def receive_one(addresses: Addresses) -> FromScheduler:
+    async def receive_two(addresses: Addresses) -> list[FromScheduler]:
         manager = ManagerSocket(addresses)
         async with asyncio.timeout(60):
-            message = await manager.receive()
+            messages = [await manager.receive()]
+            while len(messages) < 2:
+                messages += manager.waiting()
+                await asyncio.sleep(0.001)
         manager.close()
-        return message
+        return messages
 
     with private_addresses() as addresses:
         context = zmq.Context()
         sender = context.socket(zmq.PUSH)
         sender.connect(addresses.from_scheduler)
-        for data in (b"\xc1", msgspec.msgpack.encode(Flush(1)), b"\x91" * 100_000):
-            sender.send(data)
-        sender.send(msgspec.msgpack.encode(Flushed(1, False, "")))
-        received = asyncio.run(receive_one(addresses))
+        sent = [Flushed(1, False, ""), Flushed(2, True, "")]
+        for message in sent:
+            for data in (b"\xc1", msgspec.msgpack.encode(Flush(1)), b"\x91" * 100_000):
+                sender.send(data)
+            sender.send(msgspec.msgpack.encode(message))
+        received = asyncio.run(receive_two(addresses))
         sender.close(linger=0)
         context.term()
 
-    assert received == Flushed(1, False, "")
-    assert sum("malformed" in line for line in caplog.messages) == 3
+    assert received == sent
+    assert sum("malformed" in line for line in caplog.messages) == 6
 
 
 @pytest.mark.parametrize(("text", "most"), [("", 65), ("x" * 200_000, 3)])

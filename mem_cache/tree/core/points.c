@@ -261,7 +261,7 @@ void point_touch(Tree *tree, int32_t point) {
 
 /* Make a point the first that is evicted, unless it is pinned. */
 void point_cool(Tree *tree, int32_t point) {
-    if (tree->position[point] == 0 || tree->pins[point]) return;
+    if (tree->pins[point]) return;
     List *list = list_of(tree, point);
     list_remove(list, tree->point_links, point);
     tree->point_stamp[point] = COLD;

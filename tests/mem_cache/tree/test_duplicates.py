@@ -70,6 +70,19 @@ def test_pages_that_lead_to_others_stay_young(rig: Rig) -> None:
     assert full(rig, [*OLD[:4], 50, 51, 52, 53]) == 8
 
 
+def test_a_point_on_a_sibling_that_is_in_use_stays_as_it_is(rig: Rig) -> None:
+    rig.complete([*NEW[:8]], 6)
+    rig.complete([*NEW[:6], 50, 51])
+    reader = rig.begin([*NEW[:7], 60])
+
+    cool(rig.cache, peek(rig, [*NEW[:6], 50, 51]))
+    rig.check()
+
+    assert int(rig.cache.arrays.stamp.min()) < 0
+    assert int(rig.cache.arrays.point_stamp.min()) >= 0
+    rig.finish(reader)
+
+
 def test_what_is_locked_stays_as_it_is(rig: Rig) -> None:
     rig.complete(NEW, 12)
     match = peek(rig, NEW)
