@@ -101,6 +101,7 @@ def test_a_locked_page_stays_and_a_clean_copy_stands_beside_it(pools: Pools) -> 
     pages = pools.put([1] * 8)
     lock = pools.lock([1] * 8)
     set_aside(pools.cache, lock.node)
+    assert set_aside(pools.cache, lock.node) == 0
     set_aside(pools.cache, pools.top([1] * 8))
     pools.check()
     assert pools.found([1] * 8) == 0

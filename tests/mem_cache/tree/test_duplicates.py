@@ -48,6 +48,19 @@ def test_the_next_use_makes_it_young_again(rig: Rig) -> None:
     assert peek(rig, NEW).point is not None
 
 
+def test_pages_without_a_point_go_first_but_not_what_is_in_use_above_them(rig: Rig) -> None:
+    rig.complete(NEW)
+    reader = rig.begin([*NEW[:4], 50])
+    cool(rig.cache, peek(rig, [99]))
+    assert int(rig.cache.arrays.stamp.min()) >= 0
+
+    cool(rig.cache, peek(rig, NEW))
+
+    nodes = rig.cache.arrays.node_of[peek(rig, NEW).pages]
+    assert (rig.cache.arrays.stamp[nodes] < 0).tolist() == [False, True, True]
+    rig.finish(reader)
+
+
 def test_what_others_go_on_from_stays_as_it_is(rig: Rig) -> None:
     rig.complete(OLD, 12)
     rig.complete(NEW, 12)

@@ -203,6 +203,7 @@ def test_insert_moves_the_lock_to_the_page_of_its_last_token(rig: Rig) -> None:
         ([1, 0], "no page 0"),
         ([41, 1], "no page 41"),
         ([2, 1], "page 2 is in the tree already"),
+        ([1, 2], "page 2 is in the tree already"),
     ],
 )
 def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
@@ -220,6 +221,18 @@ def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
     rig.cache.reset()
     rig.cache.take_removed()
     rig.full.decref(own)
+
+
+def test_nothing_is_put_below_a_page_that_has_left(rig: Rig) -> None:
+    rig.complete([1, 2, 3, 4, 5])
+    lock = rig.cache.lock(rig.match([1, 2, 3, 4, 5, 6]))
+    rig.cache.unlock(lock)
+    rig.evict_full(rig.full.capacity)
+
+    with pytest.raises(IntegrityError, match="below a node that left the tree"):
+        rig.cache.insert(np.arange(5), np.array([1, 2]), lock=lock)
+
+    rig.check()
 
 
 def test_as_many_pages_as_the_tokens_need_must_come(rig: Rig) -> None:

@@ -173,3 +173,37 @@ def test_a_point_saves_more_once_the_one_before_it_is_gone() -> None:
     rig.evict_swa(states=rig.states.free + 1)
     assert _there(rig) == {1000, 300}
     rig.check()
+
+
+def test_a_point_that_saves_more_by_now_is_as_old_among_its_like_as_it_was() -> None:
+    spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
+    rig = Rig(spec, full=99, swa=80, states=20)
+    for positions in ((1100,), (1000, 1060), (1200,), (9,)):
+        row = rig.begin([positions[-1], *range(positions[-1])])
+        rig.publish(row)
+        for position in positions:
+            rig.add_point(row, position)
+        rig.finish(row)
+    arrays = rig.cache.arrays
+    classes = {p: int(arrays.point_saves[arrays.point("position") == p][0]) for p in _there(rig)}
+    assert classes == {9: 0, 1000: 4, 1060: 0, 1100: 5, 1200: 5}
+    # 1,000 goes first; then 1,060 saves as much as those that go last.
+    arrays.point_favour[PointKind.PROMPT_END, [0, 4]] = -100, -200
+
+    for left in ({1060, 1100, 1200, 9}, {1060, 1100, 1200}, {1060, 1200}, {1200}):
+        rig.evict_swa(states=rig.states.free + 1)
+        assert _there(rig) == left
+        rig.check()
+
+
+def test_points_that_save_ever_so_much_are_of_one_class() -> None:
+    spec = TreeSpec(page_size=1024, swa_page_size=1024, window=32)
+    rig = Rig(spec, full=20, swa=20, states=4)
+    row = rig.begin([7] * 9000)
+    rig.publish(row)
+    for position in (100, 4196, 8195):
+        rig.add_point(row, position)
+    rig.finish(row)
+
+    classes = rig.cache.arrays.point_saves[np.flatnonzero(rig.cache.arrays.point("position"))]
+    assert sorted(classes.tolist()) == [1, 6, 7]

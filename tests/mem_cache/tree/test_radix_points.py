@@ -199,6 +199,24 @@ def test_what_is_given_with_a_fault_stays_with_the_caller(rig: Rig) -> None:
     rig.check()
 
 
+def test_what_would_be_more_points_than_there_are_units_is_not_taken() -> None:
+    spec = TreeSpec(page_size=4, swa_page_size=1, window=1, has_state=False)
+    rig = Rig(spec, full=4, swa=2, states=0)
+    row = rig.begin(list(range(8)))
+    rig.publish(row)
+    unit = rig.swa.alloc(1).tolist()
+
+    added = [
+        rig.cache.add_point(row.lock.node, position, swa_pages=unit, state=0)
+        for position in (1, 2, 3)
+    ]
+
+    assert added == [True, True, False]
+    assert rig.swa.references(unit[0]) == 3
+    rig.evict_swa(swa_pages=2)
+    assert rig.swa.decref(unit) == 1
+
+
 def test_position_zero_has_no_point(rig: Rig) -> None:
     row = rig.begin([1, 2])
     rig.publish(row)
@@ -211,7 +229,8 @@ def test_a_point_that_names_wrong_units_takes_nothing(rig: Rig, wrong: str) -> N
     row = rig.begin(list(range(10)))
     rig.publish(row)
     assert rig.add_point(row, 4)
-    used = int(np.flatnonzero(rig.cache.arrays.point("position"))[0])
+    [point] = np.flatnonzero(rig.cache.arrays.point("position"))
+    used = int(rig.cache.arrays.point("state")[point])
     swa, mine = rig.swa.alloc(2).tolist(), int(rig.states.alloc(1)[0])
     state = {"free state": 9, "no state": 99, "dummy": 0, "state in use": used}.get(wrong, mine)
     window = [swa[0], 30] if wrong == "free page" else swa

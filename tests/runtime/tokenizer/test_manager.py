@@ -324,12 +324,13 @@ def test_questions_are_answered_and_heartbeats_noted() -> None:
         async with running() as (manager, fake):
             assert (await manager.flush_cache()).done
             assert (await manager.state()).counters == {"requests": 7.0}
-            assert (await manager.cache(7)).spans_left_out == 7
+            assert (await manager.cache(7, 2)).spans_left_out == 7
             wanted = StartProfile(0, steps=3)
             assert (await manager.start_profile(wanted)).file == "x.json.gz"
             assert (await manager.stop_profile()).done
             assert [m.steps for m in fake.of(StartProfile)] == [3]
-            assert len(fake.of(Flush)) == len(fake.of(GetState)) == len(fake.of(GetCache)) == 1
+            assert [m.replica for m in fake.of(GetCache)] == [2]
+            assert len(fake.of(Flush)) == len(fake.of(GetState)) == 1
 
             fake.send(State(0, {"requests": 8.0}, {}))
             while manager.last_state is None or manager.last_state.counters["requests"] != 8.0:
@@ -347,6 +348,6 @@ def test_a_checkpoint_without_tokenizer_serves_ids_and_refuses_text() -> None:
             with pytest.raises(BadRequest, match="no tokenizer"):
                 await collect(manager, call("text"))
             with pytest.raises(BadRequest, match="no tokenizer"):
-                await manager.tokenize("text")
+                await manager.tokenize("text", add_special_tokens=True)
 
     run(test)

@@ -378,7 +378,7 @@ def test_a_closed_manager_ends_the_scheduler_and_refuses_what_wants_its_threads(
             manager.close()
 
             with pytest.raises(Unavailable, match="shutting down"):
-                await manager.tokenize("a")
+                await manager.tokenize("a", add_special_tokens=True)
             assert await fake.saw(Shutdown) == [Shutdown()]
 
     run(test)
