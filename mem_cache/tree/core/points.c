@@ -104,7 +104,6 @@ static void leave_table(Tree *tree, int32_t point) {
     int32_t *at = bucket_for(tree, tree->parent[page], tokens, offset);
     while (*at != point) at = &tree->chain[*at];
     *at = tree->chain[point];
-    tree->chain[point] = 0;
     --*heads_of(tree, tree->parent[page]);
 }
 
@@ -120,7 +119,6 @@ static void unhang(Tree *tree, int32_t point) {
     int32_t *at = &tree->point[tree->holder[point]];
     while (*at != point) at = &tree->below[*at];
     *at = tree->below[point];
-    tree->below[point] = 0;
 }
 
 /* Return the tokens that a request starting from the point need not compute because of it: those

@@ -225,17 +225,11 @@ def read(case: Case, size: int) -> list[Delta]:
     for start in range(0, len(case.ids), size):
         ids = case.ids[start : start + size]
         choice.feed(Output(1, token_ids=ids, logprobs=TokenLogprobs([-1.0] * len(ids), ids)))
-        deltas.append(_taken(choice))
+        deltas.append(choice.take())
         if choice.finish is not None:
             return deltas
     choice.feed(Output(1, token_ids=[EOS], finish="stop", matched_stop=EOS))
-    return [*deltas, _taken(choice)]
-
-
-def _taken(choice: Choice) -> Delta:
-    delta = choice.take()
-    assert delta is not None
-    return delta
+    return [*deltas, choice.take()]
 
 
 answers = st.lists(

@@ -20,8 +20,19 @@ from runtime.messages import (
     TokenLogprobs,
 )
 from runtime.tokenizer.choice import Finish
+from runtime.tokenizer.observer import ChoiceEnd, Observer
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
+
+
+class Ends(Observer):
+    """Keeps why choices ended."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def finished(self, end: ChoiceEnd) -> None:
+        self.reasons.append(end.reason)
 
 
 @pytest.mark.parametrize("how", ["aclose", "with", "cancel", "error", "drop"])
@@ -84,6 +95,7 @@ def test_a_stream_that_is_never_read_is_aborted_before_it_fills_the_memory(
 
     async def test() -> None:
         async with running(silent) as (manager, fake):
+            manager.observer = observed = Ends()
             stream = manager.generate(call([1], max_new_tokens=500, n=2))
             await stream.start()
             first, second = await fake.saw(Generate, 2)
@@ -97,6 +109,7 @@ def test_a_stream_that_is_never_read_is_aborted_before_it_fills_the_memory(
             assert manager.in_flight == 0
             with pytest.raises(Aborted, match="not read"):
                 _ = [delta async for delta in stream]
+            assert observed.reasons == ["unread", "unread"]
 
     run(test)
 

@@ -251,6 +251,7 @@ def test_an_end_in_order_is_told_from_a_death(folder: str) -> None:
         assert reader.read() == b"last"
         with pytest.raises(PeerClosed):
             reader.read(0)
+        assert writer._memory._map.closed
     with pair(folder) as (writer, reader):
         reader.close()
         with pytest.raises(PeerClosed, match="reader 0 has closed"):
