@@ -133,6 +133,8 @@ class Client:
         if heard.finish is not None:
             raise self._fault("has news after its finish")
         heard.tokens += delta.token_ids
+        if delta.completion_tokens != len(heard.tokens):
+            raise self._fault(f"counts {delta.completion_tokens} tokens, not {len(heard.tokens)}")
         heard.text += delta.text
         heard.finish = delta.finish
         if delta.logprobs is not None:

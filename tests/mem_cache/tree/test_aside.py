@@ -95,6 +95,7 @@ def test_a_page_that_left_is_let_be(pools: Pools) -> None:
 
     assert set_aside(pools.cache, node) == 0
     assert set_aside(pools.cache, 0) == 0
+    assert pools.top([2] * 4) == 0
 
 
 def test_a_locked_page_stays_and_a_clean_copy_stands_beside_it(pools: Pools) -> None:

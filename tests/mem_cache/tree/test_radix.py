@@ -61,6 +61,15 @@ def test_a_point_right_at_the_end_of_the_match_is_preferred_to_the_one_behind(ri
     assert match.point.position == match.start == 6
 
 
+def test_no_point_beyond_the_limit_but_the_one_right_behind_it_is_taken(rig: Rig) -> None:
+    tokens = list(range(12))
+    rig.complete(tokens, 3, 6, 8, 11)
+
+    starts = [rig.match([*tokens, 50], limit=limit).start for limit in range(1, 13)]
+
+    assert starts == [0, 2, 3, 3, 5, 6, 7, 8, 8, 10, 11, 11]
+
+
 def test_a_point_behind_another_token_serves_the_position_of_that_token(rig: Rig) -> None:
     rig.complete([1, 2, 3, 4, 5, 6, 7], 7)
 

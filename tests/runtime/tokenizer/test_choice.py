@@ -54,6 +54,8 @@ def test_a_reader_that_keeps_up_leaves_nothing_unread(monkeypatch: pytest.Monkey
 
     assert not spoken(subject, "nine and nine more..").unread
     assert spoken(subject, "!").unread
+    subject.streams = False  # all of it comes at once, and is read at once
+    assert not subject.unread
 
 
 def test_without_trimming_the_text_is_that_of_its_tokens() -> None:
@@ -115,6 +117,7 @@ def test_held_back_text_goes_out_at_the_end() -> None:
 
     delta = subject.take()
     assert (delta.text, delta.token_ids, delta.finish) == ("ST", [], Finish("length"))
+    assert delta.completion_tokens == 5
 
 
 def test_an_abort_from_this_side_gives_out_what_there_is() -> None:

@@ -121,6 +121,15 @@ def test_special_tokens_are_text_unless_hidden() -> None:
     assert "".join(pushed([0x61, EOS, THINK], [1, 2], frozenset([EOS]))) == "a<think>"
 
 
+def test_special_tokens_are_text_behind_an_incomplete_character_that_was_given_out() -> None:
+    detokenizer = Detokenizer(BYTES, NOTHING)
+    assert [detokenizer.push([0x61]), detokenizer.push([0xF0])] == ["a", ""]
+    assert (detokenizer.held_tokens, detokenizer.finish()) == (1, "\ufffd")
+    assert (detokenizer.held_tokens, detokenizer.finish()) == (0, "")
+
+    assert detokenizer.push([EOS, 0x61]) == "<eos>a"
+
+
 def test_ids_the_tokenizer_does_not_know_have_no_text() -> None:
     assert "".join(pushed([0x61, 299, MERGED, 2_000_000], [1, 2, 3], NOTHING)) == "a世界"
 
