@@ -5,7 +5,8 @@ import pytest
 
 from mem_cache.spec import TreeSpec
 from mem_cache.tree.handles import PointKind
-from mem_cache.tree.policy import TurnPolicy
+from mem_cache.tree.policy import Lru, TurnPolicy
+from mem_cache.tree.radix import POLICY_TICKS
 from tests.testing.dictionary_model import Rig
 
 SPEC = TreeSpec(page_size=4, swa_page_size=2, window=4)
@@ -137,6 +138,25 @@ def test_the_point_that_saves_least_goes_first() -> None:
         rig.evict_swa(states=rig.states.free + 1)
         assert _there(rig) == left
         rig.check()
+
+
+def test_the_policy_is_asked_every_so_many_requests() -> None:
+    class Counting(Lru):
+        asked = 0
+
+        def page_favour(self, returns: np.ndarray) -> np.ndarray:
+            self.asked += 1
+            return super().page_favour(returns) + self.asked
+
+    policy = Counting()
+    rig = Rig(SPEC, full=9, swa=9, states=3, policy=policy)
+    asked: list[int] = []
+    for _ in range(2 * POLICY_TICKS + 1):
+        rig.match([1, 2])
+        asked.append(policy.asked)
+
+    assert asked == [1] * POLICY_TICKS + [2] * POLICY_TICKS + [3]
+    assert (rig.cache.arrays.page_favour == 3).all()
 
 
 def test_no_point_saves_more_than_a_replay_computes() -> None:

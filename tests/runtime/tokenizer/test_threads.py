@@ -39,6 +39,20 @@ def test_work_sees_the_context_of_its_caller() -> None:
 
 
 @pytest.mark.parametrize("chars", [0, LONG_CHARS])
+def test_closing_does_not_wait_for_what_is_under_way(chars: int) -> None:
+    async def test() -> None:
+        threads, go = TokeniserThreads(), threading.Event()
+        working = asyncio.ensure_future(threads.run(lambda: go.wait(5.0), chars=chars))
+        await asyncio.sleep(0)
+        threads.close()
+        go.set()
+
+        assert await working
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("chars", [0, LONG_CHARS])
 def test_closed_threads_take_no_more(chars: int) -> None:
     async def test() -> None:
         threads = TokeniserThreads()

@@ -48,6 +48,21 @@ def test_messages_keep_their_order_and_bytes_around_the_end(folder: str) -> None
             assert reader.read(0) is None
 
 
+def test_ends_that_are_attached_may_accept_again(folder: str) -> None:
+    own = QueueReader.create(size=4096, folder=folder)
+    with pair(folder) as (writer, reader), ThreadPoolExecutor(1) as pool:
+        guest = pool.submit(QueueWriter.attach, own.addresses[0], ATTACH_S)
+        own.accept(ATTACH_S)
+        for end in (writer, reader, own, guest.result()):
+            end.accept(0)
+
+        for sender, receiver in ((writer, reader), (guest.result(), own)):
+            sender.write(b"message")
+            assert receiver.read(0) == b"message"
+            sender.close()
+        own.close()
+
+
 def test_a_message_may_fill_the_queue_but_not_more(folder: str) -> None:
     with pair(folder, 1024) as (writer, reader):
         writer.write(b"shift")
