@@ -3,11 +3,12 @@
 import asyncio
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from runtime.cache_messages import GetCache
+from runtime.config import ServerConfig
 from runtime.errors import (
     BadRequest,
     BadSampling,
@@ -16,6 +17,7 @@ from runtime.errors import (
     RequestError,
     RequestFailed,
 )
+from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
     Flush,
@@ -30,11 +32,11 @@ from runtime.messages import (
 )
 from runtime.profile_messages import StartProfile
 from runtime.tokenizer.choice import Finish
-from runtime.tokenizer.manager import GenerateCall
+from runtime.tokenizer.manager import GenerateCall, TokenizerManager
 from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 from runtime.tokenizer.tokenizer import TextTokenizer
-from tests.runtime.tokenizer.manager_rig import call, collect, run, running
-from tests.testing.fake_scheduler import silent
+from tests.runtime.tokenizer.manager_rig import BYTES, call, collect, run, running
+from tests.testing.fake_scheduler import READY, silent
 
 
 def test_a_prompt_streams_to_its_end() -> None:
@@ -77,6 +79,36 @@ def test_a_manager_that_is_behind_tells_of_several_tokens_at_once() -> None:
                 if counts[-1] < 9:
                     break
             assert counts[-1] < 9, counts
+
+    run(test)
+
+
+def test_readers_have_a_turn_between_messages_however_many_wait() -> None:
+    class Flood:
+        """A socket in which a message always waits, so many times."""
+
+        messages = 5
+
+        async def receive(self) -> State:
+            if self.messages == 0:
+                raise asyncio.CancelledError
+            self.messages -= 1
+            return State(0, {}, {})
+
+        def waiting(self) -> list[State]:
+            return []
+
+    async def test() -> None:
+        flood, seen = Flood(), list[int]()
+        socket = cast(ManagerSocket, flood)
+        receiving = asyncio.create_task(
+            TokenizerManager(ServerConfig(), BYTES, socket, READY).run()
+        )
+        while not receiving.done():
+            await asyncio.sleep(0)
+            seen.append(flood.messages)
+
+        assert seen == [4, 3, 2, 1, 0, 0]
 
     run(test)
 
