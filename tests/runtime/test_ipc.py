@@ -4,6 +4,7 @@ import asyncio
 import random
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -251,6 +252,33 @@ def test_sending_after_close_is_harmless() -> None:
         scheduler = SchedulerSocket(addresses)
         scheduler.close()
         scheduler.send(Flushed(1, True, ""))
+
+
+def test_what_was_sent_before_a_close_reaches_who_listens_later() -> None:
+    async def send(addresses: Addresses) -> None:
+        manager = ManagerSocket(addresses)
+        manager.send(Flush(7))
+        manager.close(linger_s=60.0)
+
+    async def receive(addresses: Addresses) -> FromScheduler:
+        manager = ManagerSocket(addresses)
+        async with asyncio.timeout(60):
+            message = await manager.receive()
+        manager.close()
+        return message
+
+    with private_addresses() as addresses, ThreadPoolExecutor(2) as pool:
+        early = SchedulerSocket(addresses)
+        early.send(Flushed(8, True, ""))
+        closing = pool.submit(early.close, linger_s=60.0)
+        assert asyncio.run(receive(addresses)) == Flushed(8, True, "")
+        closing.result()
+
+        closing = pool.submit(asyncio.run, send(addresses))
+        late = SchedulerSocket(addresses)
+        assert late.receive(60.0) == [Flush(7)]
+        closing.result()
+        late.close()
 
 
 def test_the_directory_is_private_and_goes_away() -> None:

@@ -192,7 +192,7 @@ class Life:
 
     async def _ask(self) -> None:
         try:
-            await self.manager.cache(20)
+            await self.manager.cache(20, 0)
             state = await self.manager.state()
         except RequestError:
             return

@@ -281,14 +281,15 @@ def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
             asking = asyncio.create_task(manager.flush_cache())
             await asyncio.sleep(0)
 
-            manager.engine_died("the scheduler was killed by SIGKILL")
-            manager.engine_died("only the first reason counts")
+            manager.engine_died("the scheduler was killed by SIGKILL", retry_after_s=7)
+            manager.engine_died("only the first reason counts", retry_after_s=9)
 
             with pytest.raises(Unavailable, match=r"the engine died: .* SIGKILL"):
                 await reading
             for refused in (collect(manager, call([1])), manager.state(), manager.flush_cache()):
-                with pytest.raises(Unavailable, match="by SIGKILL"):
+                with pytest.raises(Unavailable, match="by SIGKILL") as raised:
                     await refused
+                assert raised.value.retry_after_s == 7
             with contextlib.suppress(Unavailable):
                 await asking
 
