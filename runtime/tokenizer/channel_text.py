@@ -163,7 +163,7 @@ class ChannelText:
         return self._emit(matcher.held_chars)
 
     def _emit(self, kept: int) -> str:
-        """Return the runs but for the last `kept` characters that are shown, all of them content."""
+        """Return the runs but for the last `kept` characters that are shown."""
         cut = len(self._runs)
         if kept == 0 and cut == 1:
             return self._pass(*self._runs.pop())
