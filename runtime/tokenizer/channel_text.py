@@ -104,9 +104,7 @@ class ChannelText:
         """Return what was held back, as `push` does; it may complete a stop string."""
         given, piece = len(self.channels), self._detokenizer.finish()
         self._append(piece)
-        text = self._settle(self._source.push(piece))
-        if self.matched is None:
-            text += self._settle(self._source.finish())
+        text = self._settle([*self._source.push(piece), *self._source.finish()])
         if self.matched is None:
             text += self._emit(0)
             self._give(len(self._tokens))

@@ -28,6 +28,14 @@ def test_match_ends_inside_a_page_and_names_that_page(rig: Rig) -> None:
     assert match.pages.tolist() == pages
 
 
+def test_one_sequence_may_have_all_pages_that_there_are() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=6, swa=4, states=2)
+    pages = rig.complete(list(range(24)), 24)
+
+    assert rig.match(list(range(25))).pages.tolist() == pages
+    assert rig.evict_full(6)
+
+
 def test_match_leaves_one_token_to_compute_unless_told_otherwise(rig: Rig) -> None:
     rig.complete([1, 2, 3, 4, 5])
 

@@ -40,6 +40,8 @@ def test_a_call_that_is_aborted_between_its_checks_and_its_start_is_not_sent() -
             assert await manager.abort("a") == 1
             with pytest.raises(Aborted, match="on request"):
                 await stream.start()
+            assert not manager._labels
+            assert not manager._groups
             await manager.state()
             assert not fake.of(Generate)
 

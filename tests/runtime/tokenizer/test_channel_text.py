@@ -381,6 +381,7 @@ BA, AB = FIRST_WORD + WORDS.index("ba"), FIRST_WORD + WORDS.index("ab")
         ),
         ([97, BY_SIGN[")"], 99], "ab", [("", 0), ("", 0), (f"a{THINK_END}c", 3), ("", 1)]),
         ([97, 0xC3], "b", [("a", 1), ("", 0), ("\ufffd", 2)]),
+        ([0xC3, 0xA9, 97, 99], "b", [("", 0), ("é", 2), ("a", 1), ("c", 1), ("", 1)]),
     ],
 )
 def test_text_and_its_tokens_go_out_once_they_are_no_part_of_a_stop_string(

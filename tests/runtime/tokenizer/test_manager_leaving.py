@@ -364,10 +364,9 @@ def test_draining_waits_for_a_bundle_between_two_of_its_calls() -> None:
 
                 deltas = [d async for d in manager.generate(call("text"), bundle)]
                 assert deltas[-1].finish == Finish("length")
+            assert await draining == 0
             with manager.under_way() as late, pytest.raises(Unavailable):
                 await manager.generate(call([1]), late).start()
-
-            assert await draining == 0
 
     run(test)
 

@@ -1,5 +1,6 @@
 """Typed messages over queues: both directions, large ones, other versions, deaths."""
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,7 @@ import pytest
 from runtime.errors import RuntimeFault
 from runtime.wire.arrays import INT32, packed
 from runtime.wire.channel import ExecutorFault, Progress, RankAddress, SchedulerChannel
-from runtime.wire.queue import PeerClosed, PeerDied
+from runtime.wire.queue import PeerClosed, PeerDied, QueueReader
 from runtime.wire.step import JOINT_VERSION, VERSION, Join, LineSampling, Mask, Sample, StepPlan
 from tests.runtime.wire.channels import WAIT_S, channels
 from tests.runtime.wire.samples import JOINT, KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
@@ -192,6 +193,17 @@ def test_addresses_are_plain(folder: str) -> None:
     with pytest.raises(TimeoutError, match="no reader 0 has attached"):
         scheduler.accept(0)
     scheduler.close()
+
+
+def test_a_worker_that_reads_plans_and_does_not_answer_is_a_timeout(folder: str) -> None:
+    scheduler = SchedulerChannel.create(
+        ranks=1, folder=folder, plans_bytes=1024, results_bytes=1024
+    )
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(scheduler):
+        plans = pool.submit(QueueReader.attach, scheduler.addresses[0].plans, WAIT_S)
+        with pytest.raises(TimeoutError, match="no writer has attached"):
+            scheduler.accept(0.2)
+        plans.result().close()
 
 
 def test_a_channel_without_room_leaves_nothing(
