@@ -4,6 +4,7 @@ import asyncio
 import random
 import stat
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -255,8 +256,11 @@ def test_sending_after_close_is_harmless() -> None:
 
 
 def test_what_was_sent_before_a_close_reaches_who_listens_later() -> None:
+    managers: list[ManagerSocket] = []
+
     async def send(addresses: Addresses) -> None:
         manager = ManagerSocket(addresses)
+        managers.append(manager)
         manager.send(Flush(7))
         manager.close(linger_s=60.0)
 
@@ -271,10 +275,14 @@ def test_what_was_sent_before_a_close_reaches_who_listens_later() -> None:
         early = SchedulerSocket(addresses)
         early.send(Flushed(8, True, ""))
         closing = pool.submit(early.close, linger_s=60.0)
+        while not early._outbound.closed:
+            time.sleep(0.001)
         assert asyncio.run(receive(addresses)) == Flushed(8, True, "")
         closing.result()
 
         closing = pool.submit(asyncio.run, send(addresses))
+        while not (managers and managers[0]._outbound.closed):
+            time.sleep(0.001)
         late = SchedulerSocket(addresses)
         assert late.receive(60.0) == [Flush(7)]
         closing.result()
