@@ -294,6 +294,7 @@ def test_the_directory_is_private_and_goes_away() -> None:
         folder = Path(addresses.to_scheduler.removeprefix("ipc://")).parent
 
         assert addresses.to_scheduler != addresses.from_scheduler
+        assert addresses.folder == str(folder)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
     assert not folder.exists()

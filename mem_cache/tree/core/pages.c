@@ -243,9 +243,7 @@ static bool superseded(Tree *tree, int32_t page) {
     memcpy(tree->scratch, tokens_of(tree, page), (size_t)length * sizeof *tree->scratch);
     /* Behind its tokens any valid one is nearer to 0 than the page's own -1 is. */
     memset(tree->scratch + length, 0, (size_t)(tree->page_size - length) * sizeof *tree->scratch);
-    int32_t trie = *child_of(tree, tree->parent[page]);
-    int32_t other = siblings_nearest(tree, trie, tree->scratch);
-    return other != page && common_run(tree->scratch, tokens_of(tree, other), length) == length;
+    return siblings_nearest(tree, *child_of(tree, tree->parent[page]), tree->scratch) != page;
 }
 
 int32_t tree_lock(Tree *tree, int32_t node) {

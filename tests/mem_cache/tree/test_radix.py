@@ -78,6 +78,15 @@ def test_no_point_beyond_the_limit_but_the_one_right_behind_it_is_taken(rig: Rig
     assert starts == [0, 2, 3, 3, 5, 6, 7, 8, 8, 10, 11, 11]
 
 
+def test_a_point_at_the_end_of_a_page_is_preferred_to_the_one_behind_on_the_next(rig: Rig) -> None:
+    rig.complete(list(range(10)), 4, 5)
+
+    match = rig.match([0, 1, 2, 3, 50])
+
+    assert match.point is not None
+    assert match.point.position == match.start == 4
+
+
 def test_a_point_behind_another_token_serves_the_position_of_that_token(rig: Rig) -> None:
     rig.complete([1, 2, 3, 4, 5, 6, 7], 7)
 
@@ -218,6 +227,7 @@ def test_insert_moves_the_lock_to_the_page_of_its_last_token(rig: Rig) -> None:
         ([3, 4], "free unit 3"),
         ([1, 4], "free unit 4"),
         ([1, 0], "no page 0"),
+        ([0, 1], "no page 0"),
         ([41, 1], "no page 41"),
         ([2, 1], "page 2 is in the tree already"),
         ([1, 2], "page 2 is in the tree already"),
@@ -238,6 +248,15 @@ def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
     rig.cache.reset()
     rig.cache.take_removed()
     rig.full.decref(own)
+
+
+def test_a_page_that_follows_others_is_no_beginning_of_another_sequence(rig: Rig) -> None:
+    pages = rig.complete([1, 2, 3, 4, 5])
+
+    with pytest.raises(IntegrityError, match=f"page {pages[1]} is in the tree already"):
+        _insert(rig.cache, [5, 6], np.array(pages[1:], np.int32))
+
+    rig.check()
 
 
 def test_nothing_is_put_below_a_page_that_has_left(rig: Rig) -> None:

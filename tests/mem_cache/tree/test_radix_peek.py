@@ -216,6 +216,27 @@ def test_a_point_that_saves_more_by_now_is_as_old_among_its_like_as_it_was() -> 
         rig.check()
 
 
+def test_one_of_many_points_that_saves_more_by_now_goes_before_its_time() -> None:
+    spec = TreeSpec(page_size=32, swa_page_size=16, window=32)
+    rig = Rig(spec, full=220, swa=220, states=80)
+    for number in range(70):
+        positions = (40, 90) if number == 68 else (65,)
+        row = rig.begin([100 + number, *range(90)])
+        rig.publish(row)
+        for position in positions:
+            rig.add_point(row, position)
+        rig.finish(row)
+    arrays = rig.cache.arrays
+    arrays.point_favour[PointKind.PROMPT_END, 0] = -100
+
+    # 40 goes, then the first of the others. The place of 90 is looked for among the oldest 64.
+    rig.evict_swa(states=rig.states.free + 2)
+    rig.check()
+    point = np.flatnonzero(arrays.point("position") == 90)[0]
+    stamps = arrays.point_stamp[arrays.point("position") == 65]
+    assert (len(stamps), int((stamps < arrays.point_stamp[point]).sum())) == (68, 63)
+
+
 def test_points_that_save_ever_so_much_are_of_one_class() -> None:
     spec = TreeSpec(page_size=1024, swa_page_size=1024, window=32)
     rig = Rig(spec, full=20, swa=20, states=4)

@@ -222,6 +222,7 @@ def test_position_zero_has_no_point(rig: Rig) -> None:
     rig.publish(row)
 
     assert not rig.cache.add_point(row.lock.node, 0, swa_pages=(), state=1)
+    assert not rig.cache.add_point(-1, 1, swa_pages=(1,), state=1)
 
 
 @pytest.mark.parametrize("wrong", ["free state", "no state", "dummy", "state in use", "free page"])
@@ -358,6 +359,22 @@ def test_a_point_behind_a_page_serves_those_who_part_before_it_unless_it_is_exac
 
     assert (match.full_tokens, match.start) == (4, 0 if exact else 4)
     rig.finish(row)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_point_on_a_sibling_right_behind_the_match_serves_it_unless_it_is_exact(
+    rig: Rig, exact: bool
+) -> None:
+    row = rig.begin([*range(1, 8), 0])
+    rig.publish(row)
+    rig.add_point(row, 7, exact=exact)
+    rig.finish(row)
+    other = rig.complete([*range(1, 8), 8])
+
+    match = rig.match(list(range(1, 8)), limit=6)
+
+    assert match.pages[-1] == other[-1]
+    assert (match.full_tokens, match.start) == (6, 0 if exact else 6)
 
 
 def test_points_inside_pages_are_told_apart_by_their_tokens_not_by_their_hash(rig: Rig) -> None:
