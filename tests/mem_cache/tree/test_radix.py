@@ -69,6 +69,14 @@ def test_a_point_right_at_the_end_of_the_match_is_preferred_to_the_one_behind(ri
     assert match.point.position == match.start == 6
 
 
+def test_where_pages_are_all_there_is_a_request_starts_behind_them() -> None:
+    spec = TreeSpec(page_size=4, swa_page_size=2, window=0, has_state=False)
+    rig = Rig(spec, full=9, swa=0, states=0, replay_tokens=3)
+    rig.complete(list(range(10)))
+
+    assert [rig.match([*range(n), 50]).start for n in (0, 3, 4, 7, 10)] == [0, 3, 4, 7, 10]
+
+
 def test_no_point_beyond_the_limit_but_the_one_right_behind_it_is_taken(rig: Rig) -> None:
     tokens = list(range(12))
     rig.complete(tokens, 3, 6, 8, 11)

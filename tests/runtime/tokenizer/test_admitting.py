@@ -1,13 +1,15 @@
 """Which calls are taken: counted from when they are prepared, refused before anything is sent."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
-from runtime.errors import Aborted, BadRequest, QueueFull
+from runtime.errors import Aborted, BadRequest, QueueFull, Unavailable
 from runtime.messages import Abort, Generate, Queued
 from runtime.server.runs import gather, merge
 from runtime.share import Share
+from runtime.tokenizer.observer import Observer
 from tests.runtime.tokenizer.manager_rig import call, run, running
 from tests.testing.fake_scheduler import silent
 
@@ -28,6 +30,29 @@ def test_a_prepared_call_counts_until_it_is_sent_or_left() -> None:
             assert manager.refusal_at_once(Share()) is None
             await manager.state()
             assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_who_cannot_be_taken_is_told_why_before_a_prompt_is_read() -> None:
+    class Refusals(Observer):
+        heard: ClassVar[list[str]] = []
+
+        def refused(self, reason: str) -> None:
+            self.heard.append(reason)
+
+    async def test() -> None:
+        async with running(silent) as (manager, _):
+            manager.observer = Refusals()
+            assert manager.refusal_at_once(Share()) is None
+            await manager.drain(0.0)
+            for why in ("the server is shutting down", "the engine died: by SIGKILL"):
+                refusal = manager.refusal_at_once(Share())
+                assert (type(refusal), str(refusal)) == (Unavailable, why)
+                with pytest.raises(Unavailable, match=why):
+                    await manager.generate(call([1])).prepare()
+                manager.engine_died("by SIGKILL")
+            assert Refusals.heard == ["Unavailable"] * 4
 
     run(test)
 

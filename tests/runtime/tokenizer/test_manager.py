@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from runtime.cache_messages import GetCache
 from runtime.config import ServerConfig
@@ -253,6 +254,20 @@ def test_a_refusal_of_the_scheduler_is_raised(reason: Any, kind: type[RequestErr
     run(test)
 
 
+def test_news_of_who_is_gone_and_a_second_greeting_change_nothing() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            gone = 1 << 50
+            fake.send(Outputs([Output(gone, token_ids=[1], finish="length")]))
+            fake.send(Refused(gone, "too_long", "why"))
+            fake.send(structs.replace(READY, context_tokens=7))
+
+            assert (await manager.state()).counters == {"requests": 7.0}
+            assert (manager.limits.context_tokens, manager.in_flight) == (1024, 0)
+
+    run(test)
+
+
 def test_a_failed_request_raises_after_its_news_and_harms_no_other() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
@@ -443,6 +458,19 @@ def test_questions_are_answered_and_heartbeats_noted() -> None:
             fake.send(State(0, {"requests": 8.0}, {}))
             while manager.last_state is None or manager.last_state.counters["requests"] != 8.0:
                 await asyncio.sleep(0.002)
+
+    run(test)
+
+
+def test_texts_are_tokenised_with_special_tokens_or_without() -> None:
+    class Asked(TextTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return [len(text), add_special_tokens]
+
+    async def test() -> None:
+        async with running(tokenizer=Asked(None, {})) as (manager, _):
+            assert await manager.tokenize("abc", add_special_tokens=True) == [3, True]
+            assert await manager.tokenize("abc", add_special_tokens=False) == [3, False]
 
     run(test)
 

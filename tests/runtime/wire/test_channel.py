@@ -136,6 +136,25 @@ def test_each_rank_that_answers_has_a_queue_of_its_own(folder: str) -> None:
                 scheduler.receive(WAIT_S, rank=rank)
 
 
+def test_ranks_are_looked_at_again_and_again_while_nothing_comes(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.channel._CHECK_MS", 1)
+    with channels(folder, ranks=2) as (scheduler, workers):
+        looked: list[None] = []
+
+        def check() -> None:
+            looked.append(None)
+            if len(looked) == 3:
+                workers[0].send(RESULT)
+
+        monkeypatch.setattr(scheduler._plans, "check", check)
+
+        assert scheduler.receive(WAIT_S) == RESULT
+        assert len(looked) == 3
+        assert scheduler.receive(0.005) is None
+
+
 def test_last_words_come_before_the_death(folder: str) -> None:
     with channels(folder) as (scheduler, (worker,)):
         worker.send(ExecutorFault("why"))
