@@ -35,8 +35,8 @@ static int32_t lost_point(const Tree *tree, const int32_t *pages, int32_t start,
 }
 
 /* Find the longest run of `tokens` that any path has, and the point that saves most: none where no
- * more than a replay's tokens from the end would be saved by it. `limit` is at least 1, and `length`
- * at most one more. Nothing changes. */
+ * more than a replay's tokens from the end would be saved by it. `limit` is at least 1, `length` at
+ * most one more. Nothing changes. */
 void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length, int32_t limit,
                 int32_t *pages, Match *match) {
     int32_t size = tree->page_size, node = -1 - root, count = 0, position = 0, run = 0, next = 0;

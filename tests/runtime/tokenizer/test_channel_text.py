@@ -18,6 +18,7 @@ from runtime.tokenizer.channel_text import ChannelText, TokenChannel
 from runtime.tokenizer.choice import Choice, Delta, Finish
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopTable
+from tests.runtime.tokenizer.hard_answers import HARD
 from tests.runtime.tokenizer.samples import EOS, spelling_of_bytes
 
 WORDS = ("ab", "ba", "\n\n", "a\n\n", "\n\n<", "</", "b>", "é", "aé", "<b")
@@ -249,38 +250,6 @@ cases = st.builds(
     st.sampled_from([0, 0, 1, 2, 4]),
     st.booleans(),
 )
-
-
-# Between them they reach every line: tokens, stop strings, what is set (reasoning, calls, separate,
-# trim), the least number of tokens, and how many come at a time.
-HARD: list[tuple[list[int], tuple[str, ...], str, int, int]] = [
-    ([10, 291, 60, 47, 195, 169, 10, 10, 60, 292], ("aba", "\n\n"), "t", 0, 100),
-    ([292, 307, 97, 301, 98, 291], ("ink>a", "a"), "st", 4, 2),
-    ([10, 305], (), "rc", 2, 3),
-    ([60, 302], ("\n",), "cs", 1, 1),
-    ([302, 309], ("bé",), "rc", 1, 3),
-    ([10, 10, 60, 47, 292, 10, 290, 60, 47, 292], ("</think>", "DSML"), "st", 4, 1),
-    ([291, 97, 10, 10, 291, 97, 98], ("a\n", "\n"), "rc", 4, 100),
-    ([302, 290, 304, 306, 302, 307], ("\n",), "rcst", 4, 3),
-    ([304, 98], ("\n",), "ct", 0, 3),
-    ([307, 10, 10, 309, 195, 169], ("<", "a"), "rct", 4, 3),
-    ([304, 301, 98, 195, 169, 300, 10, 60], ("</think>", "\n"), "cs", 4, 100),
-    ([302, 304, 98, 290, 301, 98], ("</think>", "\n\n"), "t", 2, 100),
-    ([305, 300, 305, 292, 62, 302, 291], ("bé",), "cst", 0, 3),
-    ([98, 302], ("b", "</think>"), "t", 2, 100),
-    ([290, 290], (), "cst", 0, 1),
-    ([10, 98, 292], ("\n", "b"), "", 0, 3),
-    ([290, 307, 10], ("\n\n",), "", 0, 100),
-    ([302, 60, 292], ("</think>",), "rct", 0, 1),
-    ([97, 300, 291], ("ab",), "cst", 0, 1),
-    ([305, 305, 300, 300], ("bé",), "", 2, 1),
-    ([10, 10, 10, 195, 169, 292], ("\n\n",), "", 0, 2),
-    ([304, 98, 304, 98, 304, 98, 10, 291, 62], ("b",), "rct", 1, 1),
-    ([98, 291, 97, 291, 98], ("ab",), "rct", 1, 1),
-    ([291, 291, 97, 290, 97], ("ink>a",), "r", 0, 1),
-    ([60, 47, 97, 97], ("ab", "bb"), "rcs", 2, 1),
-    ([97, 292, 305, 98], ("ab", "bb"), "cst", 4, 100),
-]
 
 
 @settings(max_examples=150, deadline=None)

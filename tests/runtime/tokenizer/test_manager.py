@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -34,7 +33,6 @@ from runtime.messages import (
 from runtime.profile_messages import StartProfile
 from runtime.tokenizer.choice import Finish
 from runtime.tokenizer.manager import GenerateCall, TokenizerManager
-from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.manager_rig import BYTES, call, collect, run, running
 from tests.testing.fake_scheduler import READY, silent
@@ -320,124 +318,6 @@ def test_a_reply_of_many_tokens_leaves_turns_to_others() -> None:
 
             assert "".join(d.text for d in deltas) == "a" * 20_000
             assert len(deltas) > 1
-
-    run(test)
-
-
-def test_the_observer_hears_of_tokens_and_ends() -> None:
-    class Observed(Observer):
-        def __init__(self) -> None:
-            self.heard: list[object] = []
-
-        def first_token(self, seconds: float) -> None:
-            self.heard.append("first")
-
-        def inter_token(self, seconds: float, tokens: int) -> None:
-            self.heard.append(tokens)
-
-        def finished(self, end: ChoiceEnd) -> None:
-            self.heard.append((end.reason, end.completion_tokens))
-
-        def refused(self, reason: str) -> None:
-            self.heard.append(reason)
-
-        def stage(self, stage: Stage, seconds: float) -> None:
-            self.heard.append(stage)
-
-    async def test() -> None:
-        async with running(silent) as (manager, fake):
-            manager.observer = observed = Observed()
-            stream = manager.generate(call([1], max_new_tokens=3))
-            await stream.start()
-            (sent,) = await fake.saw(Generate)
-            for number, finish in enumerate((None, None, "length")):  # one is read, the next comes
-                fake.send(Outputs([Output(sent.request_id, token_ids=[number], finish=finish)]))
-                assert (await anext(stream)).token_ids == [number]
-            with pytest.raises(StopAsyncIteration):
-                await anext(stream)
-            with pytest.raises(BadRequest):
-                await collect(manager, call([]))
-            stages = ["tokenize", "prefill_waiting", "prefill_forward"]
-            assert observed.heard == [*stages, "first", 1, 1, ("length", 3), "BadRequest"]
-            async with manager.generate(replace(call([1]), measured=False)):
-                pass
-            assert len(observed.heard) == 8
-
-    run(test)
-
-
-def test_the_observer_hears_how_long_everything_took() -> None:
-    class Observed(Observer):
-        traced = True
-
-        def __init__(self) -> None:
-            self.heard: list[object] = []
-
-        def of_call(self, label: str | None, *, started_s: float) -> Observer:
-            self.heard.append((label, started_s))
-            return self
-
-        def stage(self, stage: Stage, seconds: float) -> None:
-            self.heard.append((stage, seconds))
-
-        def begun(self, index: int, first: Output) -> None:
-            self.heard.append((index, first.token_ids))
-
-        def first_token(self, seconds: float) -> None:
-            self.heard.append(seconds)
-
-        def inter_token(self, seconds: float, tokens: int) -> None:
-            self.heard.append((seconds, tokens))
-
-        def finished(self, end: ChoiceEnd) -> None:
-            self.heard.append(end)
-
-    async def test() -> None:
-        now_s = 100.0
-        async with running(silent, clock=lambda: now_s) as (manager, fake):
-            manager.observer = observed = Observed()
-            by_text = manager.generate(call([1, 2], rid="a", stop=("Z",), max_new_tokens=9))
-            now_s = 101.0
-            await by_text.start()
-            by_count = manager.generate(call([1]))
-            await by_count.start()
-            first, second = await fake.saw(Generate, 2)
-            assert first.traced
-            assert observed.heard == [
-                ("a", 100.0),
-                ("tokenize", 1.0),
-                (None, 101.0),
-                ("tokenize", 0),
-            ]
-            observed.heard.clear()
-
-            news = Output(
-                first.request_id,
-                [97],
-                queue_s=0.25,
-                prefill_s=0.5,
-                prompt_tokens=2,
-                cached_tokens=1,
-            )
-            for at_s, item in (
-                (103.0, news),
-                (107.0, Output(first.request_id, [97, 97])),
-                (108.0, Output(first.request_id, [90])),
-            ):
-                now_s = at_s
-                fake.send(Outputs([item]))
-                await anext(by_text)
-            end = Output(second.request_id, [5, 6], finish="length", decode_s=1.5, prompt_tokens=1)
-            fake.send(Outputs([end]))
-            await anext(by_count)
-
-            assert observed.heard == [
-                *((0, [97]), ("prefill_waiting", 0.25), ("prefill_forward", 0.5)),
-                *(3.0, (2.0, 2), (1.0, 1)),
-                ChoiceEnd("stop", 0, 8.0, 5.0, 2, 1, 4),
-                *((0, [5, 6]), ("prefill_waiting", 0), ("prefill_forward", 0), 7.0),
-                ChoiceEnd("length", 0, 7.0, 1.5, 1, 0, 2),
-            ]
 
     run(test)
 
