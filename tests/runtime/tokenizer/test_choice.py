@@ -120,6 +120,18 @@ def test_held_back_text_goes_out_at_the_end() -> None:
     assert delta.completion_tokens == 5
 
 
+@pytest.mark.parametrize(("trim", "text"), [(True, ""), (False, "a\ufffd")])
+def test_what_is_held_back_may_complete_a_stop_string_at_the_end(trim: bool, text: str) -> None:
+    subject = choice("a\ufffd", trim=trim)
+    subject.feed(Output(1, token_ids=[0x61, 0xC3]))
+    assert subject.take().text == ""
+    subject.feed(Output(1, finish="length"))
+
+    delta = subject.take()
+    assert (delta.text, delta.finish) == (text, Finish("stop", matched="a\ufffd"))
+    assert delta.completion_tokens == 2
+
+
 def test_an_abort_from_this_side_gives_out_what_there_is() -> None:
     subject = spoken(choice("STOP"), "an ST")
 

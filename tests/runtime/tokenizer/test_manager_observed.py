@@ -1,12 +1,13 @@
 """What a manager's observer hears of calls, and of whom it hears nothing."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
-from runtime.errors import BadRequest
-from runtime.messages import Generate, Output, Outputs
+from runtime.errors import BadRequest, PromptTooLong
+from runtime.messages import Generate, Output, Outputs, Refused
 from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
@@ -86,7 +87,7 @@ def test_it_hears_how_long_everything_took() -> None:
 
 def test_it_hears_of_refusals_and_not_of_calls_that_are_no_clients() -> None:
     async def test() -> None:
-        async with running(silent, clock=lambda: 5.0) as (manager, _):
+        async with running(silent, clock=lambda: 5.0) as (manager, fake):
             manager.observer = heard = Heard()
             with pytest.raises(BadRequest):
                 await collect(manager, call([]))
@@ -94,5 +95,11 @@ def test_it_hears_of_refusals_and_not_of_calls_that_are_no_clients() -> None:
                 pass
 
             assert heard.events == [(None, 5.0), "BadRequest"]
+            refused = asyncio.create_task(collect(manager, call([1])))
+            _, sent = await fake.saw(Generate, 2)
+            fake.send(Refused(sent.request_id, "too_long", "why"))
+            with pytest.raises(PromptTooLong):
+                await refused
+            assert heard.events[2:] == [(None, 5.0), ("tokenize", 0.0), "PromptTooLong"]
 
     run(test)
