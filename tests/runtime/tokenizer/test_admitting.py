@@ -1,5 +1,6 @@
 """Which calls are taken: counted from when they are prepared, refused before anything is sent."""
 
+import threading
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,7 +11,9 @@ from runtime.messages import Abort, Generate, Queued
 from runtime.server.runs import gather, merge
 from runtime.share import Share
 from runtime.tokenizer.observer import Observer
-from tests.runtime.tokenizer.manager_rig import call, run, running
+from runtime.tokenizer.threads import LONG_CHARS
+from runtime.tokenizer.tokenizer import TextTokenizer
+from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
 
 
@@ -30,6 +33,25 @@ def test_a_prepared_call_counts_until_it_is_sent_or_left() -> None:
             assert manager.refusal_at_once(Share()) is None
             await manager.state()
             assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_long_texts_are_tokenised_in_threads_of_their_own() -> None:
+    names: list[str] = []
+
+    class Noting(TextTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            names.append(threading.current_thread().name.split("_")[0])
+            return [1]
+
+    async def test() -> None:
+        async with running(tokenizer=Noting(None, {})) as (manager, _):
+            for text in ("x" * (LONG_CHARS - 1), "x" * LONG_CHARS):
+                names.clear()
+                await collect(manager, call(text))
+                await manager.tokenize(text, add_special_tokens=True)
+                assert {*names} == {"tokenise" if len(text) < LONG_CHARS else "tokenise-long"}
 
     run(test)
 

@@ -197,9 +197,13 @@ def test_a_scheduler_that_ends_is_noticed(folder: str) -> None:
 
 
 @pytest.mark.parametrize("spin_s", [0.0, 0.001])
-def test_a_worker_knows_whether_it_may_poll(folder: str, spin_s: float) -> None:
-    with channels(folder, spin_s=spin_s) as (_, (worker,)):
+def test_both_ends_poll_for_as_long_and_a_worker_knows_that_it_does(
+    folder: str, spin_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.queue._SPINS", True)
+    with channels(folder, spin_s=spin_s) as (scheduler, (worker,)):
         assert worker.spins == (spin_s > 0)
+        assert [end._spin_s for end in (worker._plans, *scheduler._results)] == [spin_s] * 2
 
 
 def test_addresses_are_plain(folder: str) -> None:
