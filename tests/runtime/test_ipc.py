@@ -3,6 +3,7 @@
 import asyncio
 import random
 import stat
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -312,6 +313,24 @@ def test_a_long_temporary_directory_is_passed_over(
         SchedulerSocket(addresses).close()
 
     assert list(long.iterdir()) == []
+
+
+def test_a_temporary_directory_is_used_up_to_the_last_byte_that_a_path_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def path_in(place: str) -> str:
+        Path(place).mkdir(exist_ok=True)
+        monkeypatch.setattr("tempfile.tempdir", place)
+        with private_addresses() as addresses:
+            return addresses.from_scheduler.removeprefix("ipc://")
+
+    with tempfile.TemporaryDirectory() as root:
+        own = len(path_in(root)) - len(root)
+        last = f"{root}/".ljust(107 - own, "x")
+
+        assert len(path_in(last)) == 107
+        assert path_in(last).startswith(last)
+        assert not path_in(last + "x").startswith(last)
 
 
 def test_a_machine_without_a_temporary_folder_is_told_what_to_name(
