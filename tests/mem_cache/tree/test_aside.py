@@ -185,6 +185,11 @@ def test_only_what_one_lock_protects_is_its_own(pools: Pools) -> None:
     assert only_of(pools.cache, lock, first=2) == own
     assert only_of(pools.cache, lock, first=4) == 0
 
+    twin, nothing = pools.lock([1] * 16), pools.lock([2] * 4)
+    assert [only_of(pools.cache, held, first=0) for held in (lock, twin, nothing)] == [0, 0, 0]
+    pools.cache.unlock(twin)
+    assert only_of(pools.cache, lock, first=2) == own
+
 
 def test_a_page_that_came_back_counts_once_also_where_a_clean_copy_follows_it(
     pools: Pools,
