@@ -72,7 +72,7 @@ def test_changes_are_what_was_written_since_they_were_taken() -> None:
     assert changes.pages.tolist() == [[row, 1, 7], [row, 2, 9]]
     assert changes.windows.tolist() == [[row, 0, 5]]
     assert changes.states.tolist() == [[row, 3]]
-    for part in (changes.pages, changes.windows, changes.states):
+    for part in (changes.released, changes.pages, changes.windows, changes.states):
         assert part.dtype == np.int32
 
     table.release(row)

@@ -1,7 +1,7 @@
 """Answers whose text is hard to give out: found at random, kept for what each alone finds."""
 
-# Tokens of `test_channel_text.backend`, stop strings, what is set of (r)easoning, (c)alls,
-# (s)eparate and (t)rim, the least number of tokens, and how many come at a time.
+# Tokens of `test_channel_text.backend`, stop strings, what is set (r for reasoning, c for calls,
+# s for separate, t for trim), the least number of tokens, and how many come at a time.
 HARD: list[tuple[list[int], tuple[str, ...], str, int, int]] = [
     ([10, 291, 60, 47, 195, 169, 10, 10, 60, 292], ("aba", "\n\n"), "t", 0, 100),
     ([292, 307, 97, 301, 98, 291], ("ink>a", "a"), "st", 4, 2),

@@ -50,7 +50,7 @@ def test_a_prompt_streams_to_its_end() -> None:
             assert (deltas[-1].prompt_tokens, deltas[-1].completion_tokens) == (3, 4)
             (sent,) = fake.of(Generate)
             assert unpack_ids(sent.input_ids).tolist() == list(b"abc")
-            assert sent.sampling.seed == 40
+            assert (sent.sampling.seed, sent.traced) == (40, False)
             assert not fake.of(Abort)
 
     run(test)

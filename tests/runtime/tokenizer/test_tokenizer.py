@@ -48,6 +48,8 @@ def test_facts_come_from_the_config_in_both_spellings(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer(), **facts))
 
     assert (tokenizer.eos_token, tokenizer.bos_token) == ("<eos>", "<eos>")
+    wrong = TextTokenizer(None, {"eos_token": {"content": 5}, "bos_token": 5})
+    assert (wrong.eos_token, wrong.bos_token) == (None, None)
     assert tokenizer.chat_template == "{{ x }}"
     assert (tokenizer.token_id("<eos>"), tokenizer.token_id("<no such>")) == (EOS, None)
 

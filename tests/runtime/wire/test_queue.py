@@ -183,6 +183,8 @@ def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
             writer._links[0].wake()
             assert reader._links[0]._socket.recv(100) == expected + b"\0"
             assert [reader.read(0) for _ in range(4)] == [b"message"] * 3 + [None]
+            # Of the writer, too, which waits for no room: but for the one above.
+            assert writer._links[0]._socket.recv(100) == b"\0"
 
 
 def test_one_message_wakes_all_readers_that_sleep(folder: str) -> None:
