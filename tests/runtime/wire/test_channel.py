@@ -224,8 +224,9 @@ def test_a_worker_that_reads_plans_and_does_not_answer_is_a_timeout(folder: str)
     )
     with ThreadPoolExecutor(1) as pool, contextlib.closing(scheduler):
         plans = pool.submit(QueueReader.attach, scheduler.addresses[0].plans, WAIT_S)
+        scheduler._plans.accept(WAIT_S)
         with pytest.raises(TimeoutError, match="no writer has attached"):
-            scheduler.accept(0.2)
+            scheduler.accept(0)
         plans.result().close()
 
 
