@@ -384,3 +384,7 @@ def test_points_inside_pages_are_told_apart_by_their_tokens_not_by_their_hash(ri
 
     for token, start in ((30, 6), (20, 6), (40, 6), (50, 0)):
         assert rig.match([0, 1, 2, 3, token, token, 60, 61]).start == start
+    for left in (2, 1, 0):
+        rig.evict_swa(states=rig.states.free + 1)
+        rig.check()
+        assert rig.cache.points == left

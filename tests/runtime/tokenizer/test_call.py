@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import BadRequest, PromptTooLong
-from runtime.messages import Generate, Logprobs, Output, pack_ids, unpack_ids
+from runtime.messages import Generate, Logprobs, Output, Sampling, pack_ids, unpack_ids
 from runtime.sampling import SamplingSpec
 from runtime.share import Share
 from runtime.tokenizer.call import (
@@ -161,6 +161,15 @@ def test_each_choice_becomes_a_request_with_a_seed_of_its_own() -> None:
         )
         for number, sampling in enumerate(samplings)
     ]
+
+
+def test_a_call_that_asks_for_nothing_special_becomes_a_plain_request() -> None:
+    call = GenerateCall(SamplingSpec(max_new_tokens=4), input_ids=[1])
+
+    requests = make_requests(call, pack_ids([1]), LIMITS, seed=3, ids=itertools.count(7))
+
+    assert requests == [Generate(7, pack_ids([1]), Sampling(4, 3), stream=True)]
+    assert (requests[0].priority, requests[0].background) == (0, False)
 
 
 def test_stop_strings_make_the_scheduler_stream() -> None:
