@@ -88,6 +88,8 @@ def test_more_ids_than_the_context_holds_are_not_even_looked_at() -> None:
 
     with pytest.raises(PromptTooLong, match=f"has {LIMITS.context_tokens + 1} tokens"):
         pack_prompt(call, TextTokenizer(None, {}), LIMITS)
+    most = GenerateCall(SamplingSpec(), input_ids=[1] * LIMITS.context_tokens)
+    assert len(pack_prompt(most, NO_TEXT, LIMITS)) == 4 * LIMITS.context_tokens
 
 
 def test_a_long_text_of_few_tokens_is_no_endless_one() -> None:

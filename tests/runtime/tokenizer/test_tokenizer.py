@@ -31,6 +31,7 @@ def test_text_and_control_tokens_are_encoded_and_decoded(tmp_path: Path) -> None
     assert tokenizer.decode(ids) == "é<think>世界<eos>"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "é<think>世界"
     assert tokenizer.special_ids == {EOS}
+    assert tokenizer.added_ids == {EOS, THINK, MERGED}
 
 
 def test_many_ids_are_decoded_as_few_are(tmp_path: Path) -> None:
