@@ -255,6 +255,13 @@ def test_sending_after_close_is_harmless() -> None:
         scheduler.close()
         scheduler.send(Flushed(1, True, ""))
 
+        async def close_and_send() -> None:
+            manager = ManagerSocket(addresses)
+            manager.close()
+            manager.send(Flush(1))
+
+        asyncio.run(close_and_send())
+
 
 def test_what_was_sent_before_a_close_reaches_who_listens_later() -> None:
     managers: list[ManagerSocket] = []

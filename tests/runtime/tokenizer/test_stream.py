@@ -257,8 +257,9 @@ def test_what_is_not_sent_yet_of_a_bundle_can_be_aborted_by_name() -> None:
 
 
 def test_nothing_more_is_sent_of_a_bundle_that_was_aborted() -> None:
-    bundle = Bundle([None, None, "a"])
-    bundle.sending(None)
+    bundle = Bundle([None, None, None, "a"])
+    for _ in range(2):
+        bundle.sending(None)
 
     assert [bundle.abort_all(), bundle.abort_all()] == [2, 0]
     for name in (None, "a", "never announced"):

@@ -27,6 +27,7 @@ def test_the_memory_has_no_name_and_all_its_bytes(places: tuple[Path, Path]) -> 
         found = os.fstat(file.fileno())
 
         assert found.st_nlink == 0
+        assert os.readlink(f"/proc/self/fd/{file.fileno()}").startswith(str(places[0]))
         assert found.st_size == 1 << 20
         assert found.st_blocks * 512 >= 1 << 20
         assert not [*places[0].iterdir(), *places[1].iterdir()]
