@@ -353,8 +353,7 @@ class ShadowRadixCache:
         if self.locks:
             raise IntegrityError(f"reset while {self.locks} locks are held")
         evicted = self.evicted_pages, self.evicted_points
-        self.evict_swa(swa_pages=self.swa.capacity + 1)
-        self.evict_full(self.full.capacity + 1)
+        self.evict_full(self.full.capacity + 1)  # points go with their pages
         self._tree.evicted_pages, self._tree.evicted_points = evicted
         self.arrays.evicted[:] = 0
         self._names.clear()

@@ -180,7 +180,7 @@ def _check_logprobs(call: GenerateCall, prompt_tokens: int) -> None:
     asked, choices = call.logprobs, call.sampling.n
     if asked is None:
         return
-    positions = max(prompt_tokens - asked.start, 0)
+    positions = prompt_tokens - asked.start
     each = 1 + asked.top + len(asked.token_ids)
     if positions * each * choices > MAX_PROMPT_LOGPROBS:
         raise BadRequest(

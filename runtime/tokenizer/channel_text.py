@@ -15,7 +15,8 @@ from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopMatch, StopMatcher, StopTable
 
 Channel = Literal["reasoning", "content", "call"] | None
-# A channel, the text that was generated, and the text that is shown in the channel for it.
+# A channel, the text that was generated, and the text that is shown in the channel for it: nothing
+# where it has no channel.
 Run = tuple[Channel, str, str]
 TokenChannel = Literal["reasoning", "content"] | None
 
@@ -78,11 +79,12 @@ class ChannelText:
         self._trim = trim
         self._marks = marks
         self._count = 0
-        # Where stop strings begin to count.
-        self._armed_at = 0 if min_new_tokens <= 1 else None
+        # Where stop strings begin to count, once there are tokens enough.
+        self._armed_at: int | None = None
         self._end = self._settled = self._out = 0
         # Text, runs and tokens from `_out` on.
         self._text = ""
+        # Beside content only some without a channel: what has another one is not held back.
         self._runs: list[Run] = []
         self._tokens = deque[_Token]()
 
@@ -102,9 +104,7 @@ class ChannelText:
         """Return what was held back, as `push` does; it may complete a stop string."""
         given, piece = len(self.channels), self._detokenizer.finish()
         self._append(piece)
-        text = self._settle(self._source.push(piece))
-        if self.matched is None:
-            text += self._settle(self._source.finish())
+        text = self._settle([*self._source.push(piece), *self._source.finish()])
         if self.matched is None:
             text += self._emit(0)
             self._give(len(self._tokens))
@@ -161,14 +161,13 @@ class ChannelText:
         return self._emit(matcher.held_chars)
 
     def _emit(self, kept: int) -> str:
-        """Return the runs but for the last `kept` characters of content."""
+        """Return the runs but for the last `kept` characters that are shown."""
         cut = len(self._runs)
         if kept == 0 and cut == 1:
             return self._pass(*self._runs.pop())
         while kept > 0:
             cut -= 1
-            channel, text, shown = self._runs[cut]
-            kept -= len(shown) if channel == "content" else 0
+            kept -= len(self._runs[cut][2])
         if kept < 0:
             channel, text, shown = self._runs[cut]
             # The spelling of a mark goes out as the mark, which cannot be split.
@@ -209,18 +208,18 @@ class ChannelText:
         return text
 
     def _before(self, cut: int) -> str:
-        """Return the text of the runs but for the last `cut` characters of content."""
-        left = sum(len(shown) for channel, _, shown in self._runs if channel == "content") - cut
+        """Return the text of the runs but for the last `cut` characters that are shown."""
+        left = sum(len(shown) for _, _, shown in self._runs) - cut
         pieces: list[str] = []
         for channel, text, shown in self._runs:
             if left <= 0:
                 break
-            if channel != "content" or len(shown) <= left:
+            if len(shown) <= left:
                 pieces.append(self._pass(channel, text))
             else:
                 self._pass(channel, text[:left])
                 pieces.append(shown[:left])
-            left -= len(shown) if channel == "content" else 0
+            left -= len(shown)
         return "".join(pieces)
 
     def _release(self) -> None:

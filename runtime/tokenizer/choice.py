@@ -152,7 +152,6 @@ class Choice:
         self.last_token_s: float | None = None
         self._text = text
         self._trim = trim
-        self._fresh = False
         self._pieces: list[str] = []
         # Tokens from the last Delta on, and how many of them are given out with the next one.
         self._token_ids: list[int] = []
@@ -167,7 +166,6 @@ class Choice:
 
     def feed(self, item: Output) -> None:
         """Take in what the scheduler said; may set `finish`, also before the scheduler does."""
-        self._fresh = True
         self._unread_entries += _entries(item)
         self.prompt_tokens = item.prompt_tokens or self.prompt_tokens
         self.cached_tokens = item.cached_tokens or self.cached_tokens
@@ -185,13 +183,10 @@ class Choice:
 
     def cut(self, finish: Finish) -> None:
         """End the choice from this side; text held back goes out."""
-        self._fresh = True
         self._end(finish)
 
-    def take(self) -> Delta | None:
-        """Return the news since the last call, or None."""
-        if not self._fresh:
-            return None
+    def take(self) -> Delta:
+        """Return the news since the last call."""
         token_ids, logprobs, ready = self._token_ids, self._logprobs, self._ready
         self._token_ids, self._logprobs, self._ready = [], None, 0
         if ready < len(token_ids):
@@ -211,7 +206,7 @@ class Choice:
             logprobs=logprobs,
             channels=channels,
         )
-        self._fresh, self._pieces, self._prompt_logprobs = False, [], None
+        self._pieces, self._prompt_logprobs = [], None
         self._unread_entries = 0
         return delta
 

@@ -141,7 +141,7 @@ class TokenizerManager(Admitting, Asking):
                     await asyncio.sleep(_LAST_WORDS_S / 100)
         return len(groups) + unsent
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
         work = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await self.in_thread(work, chars=len(text))

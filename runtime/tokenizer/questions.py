@@ -72,7 +72,7 @@ class Asking:
         """Ask the scheduler for its counters and gauges."""
         return await self._questions.ask(GetState, State)
 
-    async def cache(self, max_spans: int, replica: int = 0) -> CacheView:
+    async def cache(self, max_spans: int, replica: int) -> CacheView:
         """Ask the scheduler for a replica's cache, between two steps."""
         return await self._questions.ask(
             lambda call_id: GetCache(call_id, max_spans, replica), CacheView

@@ -117,10 +117,8 @@ class Group:
     async def next(self) -> Delta | None:
         """Wait for news, oldest first; None at the end. Raises `error`."""
         while True:
-            while self._news:
-                delta = self._news.pop(next(iter(self._news))).take()
-                if delta is not None:
-                    return delta
+            if self._news:
+                return self._news.pop(next(iter(self._news))).take()
             if self.error is not None:
                 raise self.error
             if self.left or not self.running:

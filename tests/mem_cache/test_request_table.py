@@ -61,17 +61,18 @@ def test_changes_are_what_was_written_since_they_were_taken() -> None:
     table.write_pages(row, 1, np.array([7, 9]))
     table.write_pages(row, 1, np.array([], dtype=np.int32))
     table.write_window(row, 0, np.array([5]))
+    table.write_window(row, 0, np.array([], dtype=np.int32))
     table.write_state(row, 3)
 
     changes = table.take_changes()
 
     assert table.page_table[row].tolist() == [0, 7, 9, 0]
     assert (table.window[row].tolist(), int(table.state[row])) == ([5, 0], 3)
-    assert changes.released.tolist() == []
+    assert (table.rows, changes.released.tolist()) == (3, [])
     assert changes.pages.tolist() == [[row, 1, 7], [row, 2, 9]]
     assert changes.windows.tolist() == [[row, 0, 5]]
     assert changes.states.tolist() == [[row, 3]]
-    for part in (changes.pages, changes.windows, changes.states):
+    for part in (changes.released, changes.pages, changes.windows, changes.states):
         assert part.dtype == np.int32
 
     table.release(row)

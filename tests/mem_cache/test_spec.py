@@ -101,8 +101,18 @@ def test_a_model_is_the_sum_of_its_groups() -> None:
     )
 
     assert cache.tree == TreeSpec(16, 4, window=9, draft_tokens=2)
+    assert cache.tree.growth_tokens == 4
     assert (cache.full_page_bytes, cache.swa_page_bytes) == (12, 5)
     assert (cache.live_state_bytes, cache.state_bytes, cache.packs_states) == (12, 10, True)
+
+
+@pytest.mark.parametrize(("live", "packs"), [((6, 4), False), ((7, 4), True), ((7, 5), True)])
+def test_states_are_packed_where_any_group_keeps_them_in_another_form(
+    live: tuple[int, int], packs: bool
+) -> None:
+    states = (State("sums", live[0], 6), State("rows", live[1], 4))
+
+    assert CacheSpec("fp32", paged=(), states=states).packs_states == packs
 
 
 def test_a_model_of_pages_alone_has_no_window_no_state_and_no_points() -> None:

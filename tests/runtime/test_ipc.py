@@ -3,7 +3,10 @@
 import asyncio
 import random
 import stat
+import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -138,26 +141,31 @@ def test_malformed_bytes_are_dropped_and_said_aloud(caplog: pytest.LogCaptureFix
 
 
 def test_the_manager_drops_malformed_bytes_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def receive_one(addresses: Addresses) -> FromScheduler:
+    async def receive_two(addresses: Addresses) -> list[FromScheduler]:
         manager = ManagerSocket(addresses)
         async with asyncio.timeout(60):
-            message = await manager.receive()
+            messages = [await manager.receive()]
+            while len(messages) < 2:
+                messages += manager.waiting()
+                await asyncio.sleep(0.001)
         manager.close()
-        return message
+        return messages
 
     with private_addresses() as addresses:
         context = zmq.Context()
         sender = context.socket(zmq.PUSH)
         sender.connect(addresses.from_scheduler)
-        for data in (b"\xc1", msgspec.msgpack.encode(Flush(1)), b"\x91" * 100_000):
-            sender.send(data)
-        sender.send(msgspec.msgpack.encode(Flushed(1, False, "")))
-        received = asyncio.run(receive_one(addresses))
+        sent = [Flushed(1, False, ""), Flushed(2, True, "")]
+        for message in sent:
+            for data in (b"\xc1", msgspec.msgpack.encode(Flush(1)), b"\x91" * 100_000):
+                sender.send(data)
+            sender.send(msgspec.msgpack.encode(message))
+        received = asyncio.run(receive_two(addresses))
         sender.close(linger=0)
         context.term()
 
-    assert received == Flushed(1, False, "")
-    assert sum("malformed" in line for line in caplog.messages) == 3
+    assert received == sent
+    assert sum("malformed" in line for line in caplog.messages) == 6
 
 
 @pytest.mark.parametrize(("text", "most"), [("", 65), ("x" * 200_000, 3)])
@@ -247,12 +255,54 @@ def test_sending_after_close_is_harmless() -> None:
         scheduler.close()
         scheduler.send(Flushed(1, True, ""))
 
+        async def close_and_send() -> None:
+            manager = ManagerSocket(addresses)
+            manager.close()
+            manager.send(Flush(1))
+
+        asyncio.run(close_and_send())
+
+
+def test_what_was_sent_before_a_close_reaches_who_listens_later() -> None:
+    managers: list[ManagerSocket] = []
+
+    async def send(addresses: Addresses) -> None:
+        manager = ManagerSocket(addresses)
+        managers.append(manager)
+        manager.send(Flush(7))
+        manager.close(linger_s=60.0)
+
+    async def receive(addresses: Addresses) -> FromScheduler:
+        manager = ManagerSocket(addresses)
+        async with asyncio.timeout(60):
+            message = await manager.receive()
+        manager.close()
+        return message
+
+    with private_addresses() as addresses, ThreadPoolExecutor(2) as pool:
+        early = SchedulerSocket(addresses)
+        early.send(Flushed(8, True, ""))
+        closing = pool.submit(early.close, linger_s=60.0)
+        while not early._outbound.closed:
+            time.sleep(0.001)
+        assert asyncio.run(receive(addresses)) == Flushed(8, True, "")
+        closing.result()
+
+        closing = pool.submit(asyncio.run, send(addresses))
+        while not (managers and managers[0]._outbound.closed):
+            time.sleep(0.001)
+        late = SchedulerSocket(addresses)
+        assert late.receive(60.0) == [Flush(7)]
+        closing.result()
+        late.close()
+
 
 def test_the_directory_is_private_and_goes_away() -> None:
     with private_addresses() as addresses:
         folder = Path(addresses.to_scheduler.removeprefix("ipc://")).parent
 
         assert addresses.to_scheduler != addresses.from_scheduler
+        assert addresses.folder == str(folder)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
     assert not folder.exists()
@@ -270,6 +320,24 @@ def test_a_long_temporary_directory_is_passed_over(
         SchedulerSocket(addresses).close()
 
     assert list(long.iterdir()) == []
+
+
+def test_a_temporary_directory_is_used_up_to_the_last_byte_that_a_path_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def path_in(place: str) -> str:
+        Path(place).mkdir(exist_ok=True)
+        monkeypatch.setattr("tempfile.tempdir", place)
+        with private_addresses() as addresses:
+            return addresses.from_scheduler.removeprefix("ipc://")
+
+    with tempfile.TemporaryDirectory() as root:
+        own = len(path_in(root)) - len(root)
+        last = f"{root}/".ljust(107 - own, "x")
+
+        assert len(path_in(last)) == 107
+        assert path_in(last).startswith(last)
+        assert not path_in(last + "x").startswith(last)
 
 
 def test_a_machine_without_a_temporary_folder_is_told_what_to_name(

@@ -7,6 +7,7 @@ from mem_cache.tree.core.binding import FLAG_ASIDE
 from runtime.scheduler.integrity import check_locks
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Status
+from runtime.tokenizer.manager import TokenizerManager
 from tests.simulation.engine import Engine
 from tests.simulation.mirror import Mirror
 from tests.simulation.network import Memory
@@ -47,6 +48,21 @@ def check_sets(engine: Engine) -> None:
     demand(+held == +shares._running, f"shares count {shares._running}, there are {held}")
     waits = Counter(r.share.name for r in engine.requests if r.status is Status.WAITING)
     demand(+waits == +shares._waiting, f"shares count {shares._waiting} waiting, not {waits}")
+
+
+def check_manager(manager: TokenizerManager) -> None:
+    """Demand that the manager counts what there is, and has nothing of calls that are gone."""
+    groups = manager._groups
+    demand(manager._arriving == sum(g.arriving for g in groups), "calls to be sent are miscounted")
+    runs = {c.request_id for g in groups if g.error is None for c in g.running}
+    demand(runs <= manager._running.keys(), "a choice runs that the manager does not know")
+    known = {group for group, _ in manager._running.values()}
+    demand(known <= groups.keys(), "the manager runs a call that is gone")
+    demand(set(manager._labels.values()) <= groups.keys(), "the label of a call stays")
+    busy = bool(manager.in_flight or manager._bundles)
+    demand(manager._idle.is_set() != busy, "the manager takes itself for idle, or busy")
+    queued = manager._queued
+    demand(queued._unread_tokens == sum(queued._unread), "tokens to be read are miscounted")
 
 
 def demand(right: bool, fault: str) -> None:

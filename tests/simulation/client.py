@@ -133,6 +133,9 @@ class Client:
         if heard.finish is not None:
             raise self._fault("has news after its finish")
         heard.tokens += delta.token_ids
+        told, right = (delta.prompt_tokens, delta.completion_tokens), len(self.call.prompt)
+        if told != (right, len(heard.tokens)):
+            raise self._fault(f"counts {told} tokens, not {right} and {len(heard.tokens)}")
         heard.text += delta.text
         heard.finish = delta.finish
         if delta.logprobs is not None:

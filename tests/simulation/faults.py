@@ -204,9 +204,23 @@ FAULTS["refusal is not passed on"] = TokenizerManager, "_refused", _nothing
 @_fault(Choice, "take")
 def _merged_news_lose_a_token(real: Faulty, self: Choice) -> Any:
     delta = real(self)
-    if delta is not None and len(delta.token_ids) > 2:
+    if len(delta.token_ids) > 2:
         del delta.token_ids[1]
     return delta
+
+
+@_fault(Choice, "take")
+def _usage_at_an_end_is_one_too_many(real: Faulty, self: Choice) -> Any:
+    delta = real(self)
+    delta.completion_tokens += delta.finish is not None
+    return delta
+
+
+@_fault(TokenizerManager, "leave")
+def _label_of_a_call_that_is_gone_stays(real: Faulty, self: TokenizerManager, group: Any) -> None:
+    labels = dict(self._labels)
+    real(self, group)
+    self._labels.update(labels)
 
 
 @_fault(ManagerEnd, "send")

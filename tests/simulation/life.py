@@ -16,7 +16,7 @@ from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.samples import byte_tokenizer
 from tests.simulation import script as happen
-from tests.simulation.audit import Audit, check_sets, demand
+from tests.simulation.audit import Audit, check_manager, check_sets, demand
 from tests.simulation.claims import Claims
 from tests.simulation.client import Client, cancel
 from tests.simulation.clock import VirtualClock, VirtualLoop
@@ -192,7 +192,7 @@ class Life:
 
     async def _ask(self) -> None:
         try:
-            await self.manager.cache(20)
+            await self.manager.cache(20, 0)
             state = await self.manager.state()
         except RequestError:
             return
@@ -243,6 +243,7 @@ class Life:
             return
         self._seen_steps, self._idle_turns = engine.launched, 0
         check_sets(engine)
+        check_manager(self.manager)
         if engine.launched % FULL_CHECK_STEPS == 0:
             self._audit.check()
             self._claims.check_ages(self.clock.now_s, 0.1 + 2 * self._longest_stall_s)

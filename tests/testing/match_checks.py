@@ -7,6 +7,8 @@ from mem_cache.tree.handles import Match
 from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.prefixes import Prefixes, read_prefixes
 
+LOST_POINT = 8  # `FLAG_LOST_POINT` of the C core
+
 
 class Checked(Protocol):
     """What is needed of a rig; see `dictionary_model.Rig`."""
@@ -25,6 +27,9 @@ def check_match(rig: Checked, match: Match, ids: list[int]) -> None:
     """Verify a match of the tokens whose prefixes are `ids`."""
     _check_pages(rig, match, ids)
     _check_plan(rig, match, ids)
+    first = 0 if match.point is None else match.start // rig.spec.page_size
+    behind = rig.cache.arrays.node_of[match.pages[first:]]
+    assert match.point_evicted == (rig.cache.arrays.flags[behind] & LOST_POINT).any()
 
 
 def _check_pages(rig: Checked, match: Match, ids: list[int]) -> None:

@@ -174,7 +174,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "tree_evict_root": (_I, (_P, _I, _L)),
     "tree_span": (_I, (_P, _I, _P)),
     "tree_set_aside": (_I, (_P, _I)),
-    "tree_drop": (_I, (_P, _I)),
+    "tree_drop": (None, (_P, _I)),
     "trail_add": (_U, (_U, _P, _I)),
 }
 

@@ -305,7 +305,7 @@ int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
 int32_t tree_set_aside(Tree *tree, int32_t node);
-int32_t tree_drop(Tree *tree, int32_t node);
+void tree_drop(Tree *tree, int32_t page);
 
 /* turns.c */
 uint64_t trail_add(uint64_t trail, const int32_t *tokens, int32_t length);

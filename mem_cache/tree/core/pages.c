@@ -137,9 +137,9 @@ void page_leave(Tree *tree, int32_t page) {
     if (tree->point[page]) {
         int32_t heir = siblings_nearest(tree, *child_of(tree, parent), tokens_of(tree, page));
         if (heir && !aside) {
-            int32_t shorter = tree->length[page];
-            if (tree->length[heir] < shorter) shorter = tree->length[heir];
-            int32_t run = common_run(tokens_of(tree, page), tokens_of(tree, heir), shorter);
+            /* What the heir lacks is -1, which no token is. */
+            int32_t length = tree->length[page];
+            int32_t run = common_run(tokens_of(tree, page), tokens_of(tree, heir), length);
             points_move(tree, page, heir, run);
         }
         points_leave(tree, page);
@@ -220,11 +220,9 @@ int32_t tree_set_aside(Tree *tree, int32_t node) {
     return 1;
 }
 
-/* Evict one page if nothing locks or follows it; return whether it went. */
-int32_t tree_drop(Tree *tree, int32_t node) {
-    if (node <= 0 || tree->parent[node] == 0 || !page_evictable(tree, node)) return 0;
-    evict_page(tree, node);
-    return 1;
+/* Evict one page of the tree if nothing locks or follows it. */
+void tree_drop(Tree *tree, int32_t page) {
+    if (page_evictable(tree, page)) evict_page(tree, page);
 }
 
 /* --- locks */
@@ -245,9 +243,7 @@ static bool superseded(Tree *tree, int32_t page) {
     memcpy(tree->scratch, tokens_of(tree, page), (size_t)length * sizeof *tree->scratch);
     /* Behind its tokens any valid one is nearer to 0 than the page's own -1 is. */
     memset(tree->scratch + length, 0, (size_t)(tree->page_size - length) * sizeof *tree->scratch);
-    int32_t trie = *child_of(tree, tree->parent[page]);
-    int32_t other = siblings_nearest(tree, trie, tree->scratch);
-    return other != page && common_run(tree->scratch, tokens_of(tree, other), length) == length;
+    return siblings_nearest(tree, *child_of(tree, tree->parent[page]), tree->scratch) != page;
 }
 
 int32_t tree_lock(Tree *tree, int32_t node) {

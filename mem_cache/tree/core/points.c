@@ -45,7 +45,7 @@ static int32_t find_in(const Tree *tree, int32_t point, int32_t parent, const in
 
 /* Return the deepest point inside or at the end of a page that shares `run` tokens with `tokens`,
  * at most `limit` tokens in; one at `limit` + 1 only if it is not exact. A point right at the limit
- * is preferred to the one behind it, which serves it as well. */
+ * is preferred to the one behind it, which serves it as well. `run` is at most `limit` + 1. */
 int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tokens, int32_t run,
                               int32_t limit) {
     int32_t size = tree->page_size, past = 0;
@@ -53,7 +53,7 @@ int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tok
         int32_t offset = offset_of(tree, point);
         /* A token behind the run does no harm to one that serves the position before its own. */
         bool reached = offset <= run || (offset == run + 1 && limit == run);
-        if (!reached || offset > limit + 1) continue;
+        if (!reached) continue;
         if (offset <= limit) {
             if (offset == size || offset == limit) return point;
             break;
@@ -61,8 +61,7 @@ int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tok
         if (!tree->exact[point]) past = point;
     }
     int32_t most = run < size - 1 ? run : size - 1;
-    if (most > limit + 1) most = limit + 1;
-    if (*heads_of(tree, tree->parent[page]) == 0 || most < 1) return past;
+    if (*heads_of(tree, tree->parent[page]) == 0) return past;
     int32_t parent = tree->parent[page], *found[most + 1];
     uint64_t hash = hash_start(parent);
     for (int32_t i = 0; i < most; i++) {
@@ -105,7 +104,6 @@ static void leave_table(Tree *tree, int32_t point) {
     int32_t *at = bucket_for(tree, tree->parent[page], tokens, offset);
     while (*at != point) at = &tree->chain[*at];
     *at = tree->chain[point];
-    tree->chain[point] = 0;
     --*heads_of(tree, tree->parent[page]);
 }
 
@@ -121,7 +119,6 @@ static void unhang(Tree *tree, int32_t point) {
     int32_t *at = &tree->point[tree->holder[point]];
     while (*at != point) at = &tree->below[*at];
     *at = tree->below[point];
-    tree->below[point] = 0;
 }
 
 /* Return the tokens that a request starting from the point need not compute because of it: those
@@ -261,7 +258,7 @@ void point_touch(Tree *tree, int32_t point) {
 
 /* Make a point the first that is evicted, unless it is pinned. */
 void point_cool(Tree *tree, int32_t point) {
-    if (tree->position[point] == 0 || tree->pins[point]) return;
+    if (tree->pins[point]) return;
     List *list = list_of(tree, point);
     list_remove(list, tree->point_links, point);
     tree->point_stamp[point] = COLD;
@@ -298,12 +295,13 @@ void points_leave(Tree *tree, int32_t page) {
     }
 }
 
-/* Move the points behind at most `run` tokens to a sibling that has these tokens, too. */
+/* Move the points behind at most `run` tokens, fewer than a page has, to a sibling that has these
+ * tokens, too. */
 void points_move(Tree *tree, int32_t from, int32_t to, int32_t run) {
     int32_t point = tree->point[from];
     while (point) {
         int32_t below = tree->below[point], offset = offset_of(tree, point);
-        if (offset <= run && offset < tree->page_size) {
+        if (offset <= run) {
             unhang(tree, point);
             hang(tree, point, to);
         }

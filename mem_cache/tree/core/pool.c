@@ -3,7 +3,7 @@
 
 /* Take `count` free units with one reference each. */
 int32_t pool_alloc(Pool *pool, int32_t count, int32_t *units) {
-    if (count < 0 || count > pool->free) return FAULT_SHORT;
+    if (count > pool->free) return FAULT_SHORT;
     for (int32_t i = 0; i < count; i++) {
         int32_t unit = pool->stack[--pool->free];
         pool->references[unit] = 1;

@@ -35,7 +35,8 @@ static int32_t lost_point(const Tree *tree, const int32_t *pages, int32_t start,
 }
 
 /* Find the longest run of `tokens` that any path has, and the point that saves most: none where no
- * more than a replay's tokens from the end would be saved by it. Nothing changes. */
+ * more than a replay's tokens from the end would be saved by it. `limit` is at least 1, `length` at
+ * most one more. Nothing changes. */
 void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length, int32_t limit,
                 int32_t *pages, Match *match) {
     int32_t size = tree->page_size, node = -1 - root, count = 0, position = 0, run = 0, next = 0;
@@ -53,12 +54,11 @@ void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length,
     }
     int32_t full = position < limit ? position : limit, replay = tree->replay;
     int32_t point = 0, deepest = tree->points ? count - 1 : -1;
-    if (next && full > 0 && full == position) point = point_serving_one_less(tree, next, full + 1);
+    if (next && full > 0) point = point_serving_one_less(tree, next, full + 1);
     int32_t shallowest = replay < 0 || full < replay ? 0 : full - replay;
-    for (int32_t i = deepest; i >= 0 && full > 0; i--) {
+    for (int32_t i = deepest; i >= 0; i--) {
         int32_t start = i * size, ahead = full - start;
         if (start + size <= shallowest) break;
-        if (ahead < 0) continue;
         int32_t shared = i == count - 1 ? position - start : size;
         int32_t found = points_deepest_inside(tree, pages[i], tokens + start, shared, ahead);
         if (found && (point == 0 || tree->position[found] == full)) point = found;

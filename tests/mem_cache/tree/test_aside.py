@@ -95,12 +95,14 @@ def test_a_page_that_left_is_let_be(pools: Pools) -> None:
 
     assert set_aside(pools.cache, node) == 0
     assert set_aside(pools.cache, 0) == 0
+    assert pools.top([2] * 4) == 0
 
 
 def test_a_locked_page_stays_and_a_clean_copy_stands_beside_it(pools: Pools) -> None:
     pages = pools.put([1] * 8)
     lock = pools.lock([1] * 8)
     set_aside(pools.cache, lock.node)
+    assert set_aside(pools.cache, lock.node) == 0
     set_aside(pools.cache, pools.top([1] * 8))
     pools.check()
     assert pools.found([1] * 8) == 0
@@ -182,6 +184,11 @@ def test_only_what_one_lock_protects_is_its_own(pools: Pools) -> None:
     pools.cache.unlock(other)
     assert only_of(pools.cache, lock, first=2) == own
     assert only_of(pools.cache, lock, first=4) == 0
+
+    twin, nothing = pools.lock([1] * 16), pools.lock([2] * 4)
+    assert [only_of(pools.cache, held, first=0) for held in (lock, twin, nothing)] == [0, 0, 0]
+    pools.cache.unlock(twin)
+    assert only_of(pools.cache, lock, first=2) == own
 
 
 def test_a_page_that_came_back_counts_once_also_where_a_clean_copy_follows_it(

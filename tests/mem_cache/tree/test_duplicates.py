@@ -48,6 +48,19 @@ def test_the_next_use_makes_it_young_again(rig: Rig) -> None:
     assert peek(rig, NEW).point is not None
 
 
+def test_pages_without_a_point_go_first_but_not_what_is_in_use_above_them(rig: Rig) -> None:
+    rig.complete(NEW)
+    reader = rig.begin([*NEW[:4], 50])
+    cool(rig.cache, peek(rig, [99]))
+    assert int(rig.cache.arrays.stamp.min()) >= 0
+
+    cool(rig.cache, peek(rig, NEW))
+
+    nodes = rig.cache.arrays.node_of[peek(rig, NEW).pages]
+    assert (rig.cache.arrays.stamp[nodes] < 0).tolist() == [False, True, True]
+    rig.finish(reader)
+
+
 def test_what_others_go_on_from_stays_as_it_is(rig: Rig) -> None:
     rig.complete(OLD, 12)
     rig.complete(NEW, 12)
@@ -68,6 +81,19 @@ def test_pages_that_lead_to_others_stay_young(rig: Rig) -> None:
     rig.evict_full(rig.full.free + 2)
     assert full(rig, OLD) == 4
     assert full(rig, [*OLD[:4], 50, 51, 52, 53]) == 8
+
+
+def test_a_point_on_a_sibling_that_is_in_use_stays_as_it_is(rig: Rig) -> None:
+    rig.complete([*NEW[:8]], 6)
+    rig.complete([*NEW[:6], 50, 51])
+    reader = rig.begin([*NEW[:7], 60])
+
+    cool(rig.cache, peek(rig, [*NEW[:6], 50, 51]))
+    rig.check()
+
+    assert int(rig.cache.arrays.stamp.min()) < 0
+    assert int(rig.cache.arrays.point_stamp.min()) >= 0
+    rig.finish(reader)
 
 
 def test_what_is_locked_stays_as_it_is(rig: Rig) -> None:

@@ -37,6 +37,15 @@ def test_what_was_matched_cannot_be_changed() -> None:
         match.start = 4  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_only_what_begins_amid_a_match_without_a_point_is_a_replay() -> None:
+    point = Point(1, 2, 1, (1,), False)
+    plans = [(None, 2), (None, 0), (None, 4), (point, 2)]
+
+    matches = [Match(4, np.empty(1, np.int32), 1, "", at, start, 1, 0) for at, start in plans]
+
+    assert [match.replays for match in matches] == [True, False, False, False]
+
+
 def test_every_number_of_turns_has_a_kind_of_point_of_its_own() -> None:
     assert sorted(PointKind) == list(range(len(PointKind)))
     assert max(PointKind) == PointKind.REQUEST_END

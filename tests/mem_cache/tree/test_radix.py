@@ -28,6 +28,14 @@ def test_match_ends_inside_a_page_and_names_that_page(rig: Rig) -> None:
     assert match.pages.tolist() == pages
 
 
+def test_one_sequence_may_have_all_pages_that_there_are() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=6, swa=4, states=2)
+    pages = rig.complete(list(range(24)), 24)
+
+    assert rig.match(list(range(25))).pages.tolist() == pages
+    assert rig.evict_full(6)
+
+
 def test_match_leaves_one_token_to_compute_unless_told_otherwise(rig: Rig) -> None:
     rig.complete([1, 2, 3, 4, 5])
 
@@ -59,6 +67,32 @@ def test_a_point_right_at_the_end_of_the_match_is_preferred_to_the_one_behind(ri
 
     assert match.point is not None
     assert match.point.position == match.start == 6
+
+
+def test_where_pages_are_all_there_is_a_request_starts_behind_them() -> None:
+    spec = TreeSpec(page_size=4, swa_page_size=2, window=0, has_state=False)
+    rig = Rig(spec, full=9, swa=0, states=0, replay_tokens=3)
+    rig.complete(list(range(10)))
+
+    assert [rig.match([*range(n), 50]).start for n in (0, 3, 4, 7, 10)] == [0, 3, 4, 7, 10]
+
+
+def test_no_point_beyond_the_limit_but_the_one_right_behind_it_is_taken(rig: Rig) -> None:
+    tokens = list(range(12))
+    rig.complete(tokens, 3, 6, 8, 11)
+
+    starts = [rig.match([*tokens, 50], limit=limit).start for limit in range(1, 13)]
+
+    assert starts == [0, 2, 3, 3, 5, 6, 7, 8, 8, 10, 11, 11]
+
+
+def test_a_point_at_the_end_of_a_page_is_preferred_to_the_one_behind_on_the_next(rig: Rig) -> None:
+    rig.complete(list(range(10)), 4, 5)
+
+    match = rig.match([0, 1, 2, 3, 50])
+
+    assert match.point is not None
+    assert match.point.position == match.start == 4
 
 
 def test_a_point_behind_another_token_serves_the_position_of_that_token(rig: Rig) -> None:
@@ -201,8 +235,10 @@ def test_insert_moves_the_lock_to_the_page_of_its_last_token(rig: Rig) -> None:
         ([3, 4], "free unit 3"),
         ([1, 4], "free unit 4"),
         ([1, 0], "no page 0"),
+        ([0, 1], "no page 0"),
         ([41, 1], "no page 41"),
         ([2, 1], "page 2 is in the tree already"),
+        ([1, 2], "page 2 is in the tree already"),
     ],
 )
 def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
@@ -220,6 +256,27 @@ def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
     rig.cache.reset()
     rig.cache.take_removed()
     rig.full.decref(own)
+
+
+def test_a_page_that_follows_others_is_no_beginning_of_another_sequence(rig: Rig) -> None:
+    pages = rig.complete([1, 2, 3, 4, 5])
+
+    with pytest.raises(IntegrityError, match=f"page {pages[1]} is in the tree already"):
+        _insert(rig.cache, [5, 6], np.array(pages[1:], np.int32))
+
+    rig.check()
+
+
+def test_nothing_is_put_below_a_page_that_has_left(rig: Rig) -> None:
+    rig.complete([1, 2, 3, 4, 5])
+    lock = rig.cache.lock(rig.match([1, 2, 3, 4, 5, 6]))
+    rig.cache.unlock(lock)
+    rig.evict_full(rig.full.capacity)
+
+    with pytest.raises(IntegrityError, match="below a node that left the tree"):
+        rig.cache.insert(np.arange(5), np.array([1, 2]), lock=lock)
+
+    rig.check()
 
 
 def test_as_many_pages_as_the_tokens_need_must_come(rig: Rig) -> None:

@@ -1,5 +1,7 @@
 """Partial pages: read by some, lengthened by their owner, superseded by longer ones."""
 
+import pytest
+
 from tests.testing.dictionary_model import Rig
 from tests.testing.tree_view import full_pages, view_pages
 
@@ -57,16 +59,34 @@ def test_a_partial_page_that_is_read_stays_until_its_reader_goes_then_the_longer
     rig.check()
 
 
-def test_a_partial_page_stays_if_the_longer_one_went_before_its_reader(rig: Rig) -> None:
+def test_a_partial_page_that_nobody_reads_goes_as_soon_as_a_longer_one_comes(rig: Rig) -> None:
+    slow = rig.begin([1, 2, 3, 4, 5, 6, 7])
+    short = rig.complete([1, 2, 3, 4, 5, 6], 6)
+
+    rig.publish(slow)
+
+    assert len(full_pages(rig.cache)) == 2
+    assert rig.full.references(short[1]) == 0
+    assert rig.match([1, 2, 3, 4, 5, 6, 7, 7]).start == 6
+    rig.finish(slow)
+
+
+@pytest.mark.parametrize("other", [[], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5, 0]])
+def test_a_partial_page_stays_if_the_longer_one_went_before_its_reader(
+    rig: Rig, other: list[int]
+) -> None:
     short = rig.complete([1, 2, 3, 4, 5, 6], 6)
     reader = rig.begin([1, 2, 3, 4, 5, 6, 0])
     rig.complete([1, 2, 3, 4, 5, 6, 7])
     rig.evict_full(rig.full.free + 1)
     assert set(full_pages(rig.cache)) == set(short)
+    if other:
+        rig.complete(other)
 
     rig.finish(reader)
 
     rig.check()
+    assert set(short) <= set(full_pages(rig.cache))
     assert rig.match([1, 2, 3, 4, 5, 6, 7, 7]).start == 6
     assert rig.evict_full(rig.full.capacity)
 

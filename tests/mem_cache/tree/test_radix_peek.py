@@ -5,7 +5,8 @@ import pytest
 
 from mem_cache.spec import TreeSpec
 from mem_cache.tree.handles import PointKind
-from mem_cache.tree.policy import TurnPolicy
+from mem_cache.tree.policy import Lru, TurnPolicy
+from mem_cache.tree.radix import POLICY_TICKS
 from tests.testing.dictionary_model import Rig
 
 SPEC = TreeSpec(page_size=4, swa_page_size=2, window=4)
@@ -139,6 +140,25 @@ def test_the_point_that_saves_least_goes_first() -> None:
         rig.check()
 
 
+def test_the_policy_is_asked_every_so_many_requests() -> None:
+    class Counting(Lru):
+        asked = 0
+
+        def page_favour(self, returns: np.ndarray) -> np.ndarray:
+            self.asked += 1
+            return super().page_favour(returns) + self.asked
+
+    policy = Counting()
+    rig = Rig(SPEC, full=9, swa=9, states=3, policy=policy)
+    asked: list[int] = []
+    for _ in range(2 * POLICY_TICKS + 1):
+        rig.match([1, 2])
+        asked.append(policy.asked)
+
+    assert asked == [1] * POLICY_TICKS + [2] * POLICY_TICKS + [3]
+    assert (rig.cache.arrays.page_favour == 3).all()
+
+
 def test_no_point_saves_more_than_a_replay_computes() -> None:
     spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
     rig = Rig(spec, full=40, swa=60, states=20, replay_tokens=100, policy=TurnPolicy())
@@ -173,3 +193,58 @@ def test_a_point_saves_more_once_the_one_before_it_is_gone() -> None:
     rig.evict_swa(states=rig.states.free + 1)
     assert _there(rig) == {1000, 300}
     rig.check()
+
+
+def test_a_point_that_saves_more_by_now_is_as_old_among_its_like_as_it_was() -> None:
+    spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
+    rig = Rig(spec, full=99, swa=80, states=20)
+    for positions in ((1100,), (1000, 1060), (1200,), (9,)):
+        row = rig.begin([positions[-1], *range(positions[-1])])
+        rig.publish(row)
+        for position in positions:
+            rig.add_point(row, position)
+        rig.finish(row)
+    arrays = rig.cache.arrays
+    classes = {p: int(arrays.point_saves[arrays.point("position") == p][0]) for p in _there(rig)}
+    assert classes == {9: 0, 1000: 4, 1060: 0, 1100: 5, 1200: 5}
+    # 1,000 goes first; then 1,060 saves as much as those that go last.
+    arrays.point_favour[PointKind.PROMPT_END, [0, 4]] = -100, -200
+
+    for left in ({1060, 1100, 1200, 9}, {1060, 1100, 1200}, {1060, 1200}, {1200}):
+        rig.evict_swa(states=rig.states.free + 1)
+        assert _there(rig) == left
+        rig.check()
+
+
+def test_one_of_many_points_that_saves_more_by_now_goes_before_its_time() -> None:
+    spec = TreeSpec(page_size=32, swa_page_size=16, window=32)
+    rig = Rig(spec, full=220, swa=220, states=80)
+    for number in range(70):
+        positions = (40, 90) if number == 68 else (65,)
+        row = rig.begin([100 + number, *range(90)])
+        rig.publish(row)
+        for position in positions:
+            rig.add_point(row, position)
+        rig.finish(row)
+    arrays = rig.cache.arrays
+    arrays.point_favour[PointKind.PROMPT_END, 0] = -100
+
+    # 40 goes, then the first of the others. The place of 90 is looked for among the oldest 64.
+    rig.evict_swa(states=rig.states.free + 2)
+    rig.check()
+    point = np.flatnonzero(arrays.point("position") == 90)[0]
+    stamps = arrays.point_stamp[arrays.point("position") == 65]
+    assert (len(stamps), int((stamps < arrays.point_stamp[point]).sum())) == (68, 63)
+
+
+def test_points_that_save_ever_so_much_are_of_one_class() -> None:
+    spec = TreeSpec(page_size=1024, swa_page_size=1024, window=32)
+    rig = Rig(spec, full=20, swa=20, states=4)
+    row = rig.begin([7] * 9000)
+    rig.publish(row)
+    for position in (100, 4196, 8195):
+        rig.add_point(row, position)
+    rig.finish(row)
+
+    classes = rig.cache.arrays.point_saves[np.flatnonzero(rig.cache.arrays.point("position"))]
+    assert sorted(classes.tolist()) == [1, 6, 7]

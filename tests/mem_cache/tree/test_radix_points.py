@@ -75,6 +75,21 @@ def test_the_point_used_longest_ago_goes_first(rig: Rig) -> None:
     assert points_by_age(rig.cache, PointKind.PROMPT_END) == [3, 5]
 
 
+def test_no_point_goes_for_a_pool_that_nobody_asked_for(rig: Rig) -> None:
+    rig.complete(list(range(10)), 10)
+    states, swa = rig.states.alloc(rig.states.free), rig.swa.alloc(rig.swa.free)
+
+    rig.swa.decref(swa[:1])
+    assert rig.cache.evict_swa(swa_pages=1)
+    swa[:1] = rig.swa.alloc(1)
+    rig.states.decref(states[:1])
+    assert rig.cache.evict_swa(states=1)
+
+    assert rig.cache.points == 1
+    rig.states.decref(states[1:])
+    rig.swa.decref(swa)
+
+
 def test_points_of_a_kind_age_by_each_request_that_comes(rig: Rig) -> None:
     rig.complete(list(range(10)), 5, 10)
     before = rig.cache.arrays.uses["lived"].sum()
@@ -184,11 +199,30 @@ def test_what_is_given_with_a_fault_stays_with_the_caller(rig: Rig) -> None:
     rig.check()
 
 
+def test_what_would_be_more_points_than_there_are_units_is_not_taken() -> None:
+    spec = TreeSpec(page_size=4, swa_page_size=1, window=1, has_state=False)
+    rig = Rig(spec, full=4, swa=2, states=0)
+    row = rig.begin(list(range(8)))
+    rig.publish(row)
+    unit = rig.swa.alloc(1).tolist()
+
+    added = [
+        rig.cache.add_point(row.lock.node, position, swa_pages=unit, state=0)
+        for position in (1, 2, 3)
+    ]
+
+    assert added == [True, True, False]
+    assert rig.swa.references(unit[0]) == 3
+    rig.evict_swa(swa_pages=2)
+    assert rig.swa.decref(unit) == 1
+
+
 def test_position_zero_has_no_point(rig: Rig) -> None:
     row = rig.begin([1, 2])
     rig.publish(row)
 
     assert not rig.cache.add_point(row.lock.node, 0, swa_pages=(), state=1)
+    assert not rig.cache.add_point(-1, 1, swa_pages=(1,), state=1)
 
 
 @pytest.mark.parametrize("wrong", ["free state", "no state", "dummy", "state in use", "free page"])
@@ -196,7 +230,8 @@ def test_a_point_that_names_wrong_units_takes_nothing(rig: Rig, wrong: str) -> N
     row = rig.begin(list(range(10)))
     rig.publish(row)
     assert rig.add_point(row, 4)
-    used = int(np.flatnonzero(rig.cache.arrays.point("position"))[0])
+    [point] = np.flatnonzero(rig.cache.arrays.point("position"))
+    used = int(rig.cache.arrays.point("state")[point])
     swa, mine = rig.swa.alloc(2).tolist(), int(rig.states.alloc(1)[0])
     state = {"free state": 9, "no state": 99, "dummy": 0, "state in use": used}.get(wrong, mine)
     window = [swa[0], 30] if wrong == "free page" else swa
@@ -326,6 +361,22 @@ def test_a_point_behind_a_page_serves_those_who_part_before_it_unless_it_is_exac
     rig.finish(row)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_point_on_a_sibling_right_behind_the_match_serves_it_unless_it_is_exact(
+    rig: Rig, exact: bool
+) -> None:
+    row = rig.begin([*range(1, 8), 0])
+    rig.publish(row)
+    rig.add_point(row, 7, exact=exact)
+    rig.finish(row)
+    other = rig.complete([*range(1, 8), 8])
+
+    match = rig.match(list(range(1, 8)), limit=6)
+
+    assert match.pages[-1] == other[-1]
+    assert (match.full_tokens, match.start) == (6, 0 if exact else 6)
+
+
 def test_points_inside_pages_are_told_apart_by_their_tokens_not_by_their_hash(rig: Rig) -> None:
     rig.cache.arrays.tree.bucket_mask = 0
     for token in (20, 30, 40):
@@ -333,3 +384,7 @@ def test_points_inside_pages_are_told_apart_by_their_tokens_not_by_their_hash(ri
 
     for token, start in ((30, 6), (20, 6), (40, 6), (50, 0)):
         assert rig.match([0, 1, 2, 3, token, token, 60, 61]).start == start
+    for left in (2, 1, 0):
+        rig.evict_swa(states=rig.states.free + 1)
+        rig.check()
+        assert rig.cache.points == left

@@ -38,8 +38,12 @@ class CacheMachine(RuleBasedStateMachine):
     pools: ClassVar[tuple[int, int, int]]
     longest: ClassVar[int]
 
-    @initialize(replay=REPLAYS, policy=st.sampled_from((Lru, TurnPolicy)))
-    def build(self, replay: int | None, policy: type[Lru | TurnPolicy]) -> None:
+    @initialize(
+        replay=REPLAYS, policy=st.sampled_from((Lru, TurnPolicy)), reverse_numbers=st.booleans()
+    )
+    def build(
+        self, replay: int | None, policy: type[Lru | TurnPolicy], reverse_numbers: bool
+    ) -> None:
         """Make a cache; a replay is counted in runs of tokens."""
         full, swa, states = self.pools
         self.rig = Rig(
@@ -49,6 +53,7 @@ class CacheMachine(RuleBasedStateMachine):
             states=states,
             replay_tokens=None if replay is None else replay * self.longest - 1,
             policy=policy(),
+            reverse_numbers=reverse_numbers,
         )
         self.history: list[list[int]] = [[]]
 

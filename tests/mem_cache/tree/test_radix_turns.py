@@ -1,7 +1,9 @@
 """How many turns a conversation has had: seen at its end, remembered when its pages are gone."""
 
+import numpy as np
 import pytest
 
+from mem_cache.spec import TreeSpec
 from mem_cache.tree.core.binding import LENGTH_CLASSES
 from tests.testing.dictionary_model import Rig
 
@@ -88,6 +90,26 @@ def test_a_prompt_that_another_ended_with_meanwhile_is_no_turn_of_that(rig: Rig)
     assert slow.lock.turns == 1
 
 
+def test_copied_tokens_have_at_least_the_turns_of_the_tree_that_they_came_from(rig: Rig) -> None:
+    row = rig.begin(list(range(10)))
+    for turns in (3, 1):
+        rig.cache.insert(np.array(row.tokens), np.array(row.table), copied_turns=turns)
+    rig.published.update(row.ids[1:])
+    rig.finish(row)
+
+    assert rig.match([*range(10), 50]).turns == 4
+
+
+@pytest.mark.parametrize(
+    ("pages", "by_length"), [(8, 0), (9, 1), (16, 1), (17, 2), (33, 3), (65, 4), (300, 4)]
+)
+def test_ends_are_counted_by_pages(pages: int, by_length: int) -> None:
+    rig = Rig(TreeSpec(page_size=1, swa_page_size=1, window=1), full=300, swa=1, states=1)
+    _turn(rig, list(range(pages)))
+
+    assert rig.cache.arrays.returns["ended"].nonzero()[0].tolist() == [1 + by_length]
+
+
 def test_ends_and_returns_are_counted_by_turns(rig: Rig) -> None:
     _turn(rig, list(range(8)))
     for _ in range(9):
@@ -100,6 +122,7 @@ def test_ends_and_returns_are_counted_by_turns(rig: Rig) -> None:
     one, two = 1, 1 + LENGTH_CLASSES
     assert returns["ended"][[0, one, two]].tolist() == [0, 2, 1]
     assert returns["returned"][[0, one, two]].tolist() == [0, 1, 0]
+    assert returns["waited"][[0, one, two]].tolist() == [0, 9, 0]
     assert returns["ended"].sum() == 3
     assert 9 <= returns["waited"][one] <= 11
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -27,6 +28,7 @@ async def running(
     max_queued_requests: int = 1024,
     max_running_requests: int = 64,
     max_queued_tokens: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[tuple[TokenizerManager, FakeScheduler]]:
     """Run a manager against a scripted scheduler; nothing may be in flight at the end."""
     with private_addresses() as addresses, FakeScheduler(addresses, script) as fake:
@@ -36,7 +38,9 @@ async def running(
             max_running_requests=max_running_requests,
             max_queued_tokens=max_queued_tokens,
         )
-        manager = TokenizerManager(config, tokenizer, socket, READY, seeds=itertools.count(40))
+        manager = TokenizerManager(
+            config, tokenizer, socket, READY, clock=clock, seeds=itertools.count(40)
+        )
         receiving = asyncio.create_task(manager.run())
         try:
             async with asyncio.timeout(DEADLINE_S):

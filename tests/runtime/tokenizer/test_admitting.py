@@ -1,14 +1,19 @@
 """Which calls are taken: counted from when they are prepared, refused before anything is sent."""
 
+import threading
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
-from runtime.errors import Aborted, BadRequest, QueueFull
+from runtime.errors import Aborted, BadRequest, QueueFull, Unavailable
 from runtime.messages import Abort, Generate, Queued
 from runtime.server.runs import gather, merge
 from runtime.share import Share
-from tests.runtime.tokenizer.manager_rig import call, run, running
+from runtime.tokenizer.observer import Observer
+from runtime.tokenizer.threads import LONG_CHARS
+from runtime.tokenizer.tokenizer import TextTokenizer
+from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
 
 
@@ -32,6 +37,48 @@ def test_a_prepared_call_counts_until_it_is_sent_or_left() -> None:
     run(test)
 
 
+def test_long_texts_are_tokenised_in_threads_of_their_own() -> None:
+    names: list[str] = []
+
+    class Noting(TextTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            names.append(threading.current_thread().name.split("_")[0])
+            return [1]
+
+    async def test() -> None:
+        async with running(tokenizer=Noting(None, {})) as (manager, _):
+            for text in ("x" * (LONG_CHARS - 1), "x" * LONG_CHARS):
+                names.clear()
+                await collect(manager, call(text))
+                await manager.tokenize(text, add_special_tokens=True)
+                assert {*names} == {"tokenise" if len(text) < LONG_CHARS else "tokenise-long"}
+
+    run(test)
+
+
+def test_who_cannot_be_taken_is_told_why_before_a_prompt_is_read() -> None:
+    class Refusals(Observer):
+        heard: ClassVar[list[str]] = []
+
+        def refused(self, reason: str) -> None:
+            self.heard.append(reason)
+
+    async def test() -> None:
+        async with running(silent) as (manager, _):
+            manager.observer = Refusals()
+            assert manager.refusal_at_once(Share()) is None
+            await manager.drain(0.0)
+            for why in ("the server is shutting down", "the engine died: by SIGKILL"):
+                refusal = manager.refusal_at_once(Share())
+                assert (type(refusal), str(refusal)) == (Unavailable, why)
+                with pytest.raises(Unavailable, match=why):
+                    await manager.generate(call([1])).prepare()
+                manager.engine_died("by SIGKILL")
+            assert Refusals.heard == ["Unavailable"] * 4
+
+    run(test)
+
+
 def test_a_call_that_is_aborted_between_its_checks_and_its_start_is_not_sent() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
@@ -40,6 +87,8 @@ def test_a_call_that_is_aborted_between_its_checks_and_its_start_is_not_sent() -
             assert await manager.abort("a") == 1
             with pytest.raises(Aborted, match="on request"):
                 await stream.start()
+            assert not manager._labels
+            assert not manager._groups
             await manager.state()
             assert not fake.of(Generate)
 

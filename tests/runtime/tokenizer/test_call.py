@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from runtime.errors import BadRequest, PromptTooLong
-from runtime.messages import Logprobs, Output, pack_ids, unpack_ids
+from runtime.messages import Generate, Logprobs, Output, Sampling, pack_ids, unpack_ids
 from runtime.sampling import SamplingSpec
+from runtime.share import Share
 from runtime.tokenizer.call import (
     GenerateCall,
     Limits,
@@ -87,6 +88,8 @@ def test_more_ids_than_the_context_holds_are_not_even_looked_at() -> None:
 
     with pytest.raises(PromptTooLong, match=f"has {LIMITS.context_tokens + 1} tokens"):
         pack_prompt(call, TextTokenizer(None, {}), LIMITS)
+    most = GenerateCall(SamplingSpec(), input_ids=[1] * LIMITS.context_tokens)
+    assert len(pack_prompt(most, NO_TEXT, LIMITS)) == 4 * LIMITS.context_tokens
 
 
 def test_a_long_text_of_few_tokens_is_no_endless_one() -> None:
@@ -124,25 +127,51 @@ def test_log_probabilities_of_a_prompt_are_bounded_in_all(
 def test_each_choice_becomes_a_request_with_a_seed_of_its_own() -> None:
     call = GenerateCall(
         SamplingSpec(n=3, max_new_tokens=4),
-        input_ids=[1, 2],
+        input_ids=[1, 2, 9],
         logprobs=Logprobs(2),
         namespace="tenant",
         priority=5,
+        share=Share("key", max_running=2),
+        timeout_s=7.0,
         stream=False,
         rid="label",
+        measured=False,
+        boundaries=(2, 1, 2),
     )
     prompt = pack_prompt(call, NO_TEXT, LIMITS)
 
-    requests = make_requests(call, prompt, LIMITS, seed=11, ids=itertools.count(100))
+    requests = make_requests(
+        call, prompt, LIMITS, seed=11, ids=itertools.count(100), turn_id=9, traced=True
+    )
 
-    assert [request.request_id for request in requests] == [100, 101, 102]
-    assert requests[0].sampling.seed == 11
-    assert len({request.sampling.seed for request in requests}) == 3
-    for request in requests:
-        assert request.input_ids == prompt
-        assert (request.namespace, request.priority, request.stream) == ("tenant", 5, False)
-        assert request.logprobs == Logprobs(2)
-        assert request.sampling.max_new_tokens == 4
+    samplings = call.sampling.resolve_all(3, LIMITS.context_tokens, LIMITS.vocab_size, seed=11)
+    assert len({sampling.seed for sampling in samplings}) == 3
+    assert requests == [
+        Generate(
+            request_id=100 + number,
+            input_ids=prompt,
+            sampling=sampling,
+            logprobs=Logprobs(2),
+            namespace="tenant",
+            priority=5,
+            stream=False,
+            background=True,
+            boundaries=(1, 2, 3),
+            share=Share("key", max_running=2),
+            timeout_s=7.0,
+            traced=True,
+        )
+        for number, sampling in enumerate(samplings)
+    ]
+
+
+def test_a_call_that_asks_for_nothing_special_becomes_a_plain_request() -> None:
+    call = GenerateCall(SamplingSpec(max_new_tokens=4), input_ids=[1])
+
+    requests = make_requests(call, pack_ids([1]), LIMITS, seed=3, ids=itertools.count(7))
+
+    assert requests == [Generate(7, pack_ids([1]), Sampling(4, 3), stream=True)]
+    assert (requests[0].priority, requests[0].background) == (0, False)
 
 
 def test_stop_strings_make_the_scheduler_stream() -> None:
@@ -198,9 +227,7 @@ def test_text_is_split_into_channels_only_where_they_matter(
     for choice in make_choices(call, requests, tokenizer):
         choice.feed(Output(choice.request_id, token_ids=[0x61, 0x62]))
         assert choice.finish is None
-        delta = choice.take()
-        assert delta is not None
-        assert delta.channels == ([None, None] if split else [])
+        assert choice.take().channels == ([None, None] if split else [])
 
     assert len(made) == (2 if split else 0)
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from runtime.chat.channels import AnswerChannels
-from runtime.chat.marks import DSML, THINK, THINK_END
+from runtime.chat.marks import DSML, SPELLING, THINK, THINK_END
 from runtime.messages import Output, TokenLogprobs
 from runtime.tokenizer.channel_text import ChannelText, TokenChannel
 from runtime.tokenizer.choice import Choice, Delta, Finish
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopTable
+from tests.runtime.tokenizer.hard_answers import HARD
 from tests.runtime.tokenizer.samples import EOS, spelling_of_bytes
 
 WORDS = ("ab", "ba", "\n\n", "a\n\n", "\n\n<", "</", "b>", "é", "aé", "<b")
@@ -219,23 +220,21 @@ def _channels(case: Case, found: list[Shown]) -> list[TokenChannel]:
     return channels
 
 
-def read(case: Case, size: int) -> list[Delta]:
-    """Return the deltas of a choice that gets `size` tokens at a time, up to its end."""
+def read(case: Case, size: int, *, merged: bool = False) -> list[Delta]:
+    """Return the deltas of a choice that gets `size` tokens at a time, up to its end.
+
+    merged  nobody reads before the end
+    """
     choice, deltas = case.choice(), list[Delta]()
     for start in range(0, len(case.ids), size):
         ids = case.ids[start : start + size]
         choice.feed(Output(1, token_ids=ids, logprobs=TokenLogprobs([-1.0] * len(ids), ids)))
-        deltas.append(_taken(choice))
         if choice.finish is not None:
-            return deltas
+            return [*deltas, choice.take()]
+        if not merged:
+            deltas.append(choice.take())
     choice.feed(Output(1, token_ids=[EOS], finish="stop", matched_stop=EOS))
-    return [*deltas, _taken(choice)]
-
-
-def _taken(choice: Choice) -> Delta:
-    delta = choice.take()
-    assert delta is not None
-    return delta
+    return [*deltas, choice.take()]
 
 
 answers = st.lists(
@@ -258,6 +257,26 @@ cases = st.builds(
 def test_it_agrees_with_a_search_in_the_whole_answer(case: Case, size: int) -> None:
     # Amid a stray closing tag, a part of a mark's spelling is taken for a part of the tag.
     assume(case.separate or "ink>a" not in case.stops or case.ids.count(DSML_ID) == 0)
+    agrees(case, size)
+
+
+@pytest.mark.parametrize(("ids", "stops", "flags", "least", "size"), HARD)
+def test_it_agrees_with_a_search_in_answers_that_are_hard_to_read(
+    ids: list[int], stops: tuple[str, ...], flags: str, least: int, size: int
+) -> None:
+    reasoning, calls, separate, trim = (flag in flags for flag in "rcst")
+    case = Case(ids, stops, reasoning, calls, separate, least, trim)
+    agrees(case, size)
+
+    deltas, [whole] = read(case, size), read(case, size, merged=True)
+    assert whole.text == "".join(delta.text for delta in deltas)
+    assert whole.token_ids == [token_id for delta in deltas for token_id in delta.token_ids]
+    assert whole.channels == [channel for delta in deltas for channel in delta.channels]
+    assert whole.completion_tokens == deltas[-1].completion_tokens
+
+
+def agrees(case: Case, size: int) -> None:
+    """Verify what comes out of an answer that is read so many tokens at a time."""
     want = expected(case)
 
     deltas = read(case, size)
@@ -312,6 +331,34 @@ def test_a_stop_string_does_not_continue_across_reasoning() -> None:
 
     assert deltas[-1].finish == Finish("stop", matched=EOS)
     assert [delta.text for delta in deltas] == ["", "", f"a{THINK}r", THINK_END, "b", ""]
+    assert [len(delta.token_ids) for delta in deltas] == [0, 0, 3, 1, 1, 1]
+
+
+BA, AB = FIRST_WORD + WORDS.index("ba"), FIRST_WORD + WORDS.index("ab")
+
+
+@pytest.mark.parametrize(
+    ("ids", "stop", "pieces"),
+    [
+        ([BA, AB, ord(">")], "abc", [("b", 0), ("a", 1), ("ab>", 2), ("", 1)]),
+        ([BA, ord("b"), BA], "ab\n", [("b", 0), ("", 0), ("abb", 2), ("a", 2)]),
+        # A mark goes out as it is, though the stop string begins within its spelling.
+        (
+            [97, DSML_ID, 97],
+            SPELLING[DSML][-2:] + "b",
+            [("a", 1), ("", 0), (f"{DSML}a", 2), ("", 1)],
+        ),
+        ([97, BY_SIGN[")"], 99], "ab", [("", 0), ("", 0), (f"a{THINK_END}c", 3), ("", 1)]),
+        ([97, 0xC3], "b", [("a", 1), ("", 0), ("\ufffd", 2)]),
+        ([0xC3, 0xA9, 97, 99], "b", [("", 0), ("é", 2), ("a", 1), ("c", 1), ("", 1)]),
+    ],
+)
+def test_text_and_its_tokens_go_out_once_they_are_no_part_of_a_stop_string(
+    ids: list[int], stop: str, pieces: list[tuple[str, int]]
+) -> None:
+    case = Case(ids, (stop,), reasoning=False, calls=False, separate=True, least=0, trim=True)
+
+    assert [(delta.text, len(delta.token_ids)) for delta in read(case, 1)] == pieces
 
 
 @pytest.mark.parametrize("trim", [True, False])

@@ -34,16 +34,9 @@ def spoken(subject: Choice, text: str, size: int = 1) -> Choice:
     return subject
 
 
-def taken(subject: Choice) -> Delta:
-    """Return the news, which must be there."""
-    delta = subject.take()
-    assert delta is not None
-    return delta
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_a_stop_string_ends_the_choice_at_the_token_that_completes_it(size: int) -> None:
-    delta = taken(spoken(choice("STOP", "\n\n"), "over STOP and more", size))
+    delta = spoken(choice("STOP", "\n\n"), "over STOP and more", size).take()
 
     assert delta.text == "over "
     assert delta.finish == Finish("stop", matched="STOP")
@@ -57,14 +50,16 @@ def test_a_reader_that_keeps_up_leaves_nothing_unread(monkeypatch: pytest.Monkey
     for _ in range(5):
         spoken(subject, "nine more")
         assert not subject.unread
-        taken(subject)
+        subject.take()
 
     assert not spoken(subject, "nine and nine more..").unread
     assert spoken(subject, "!").unread
+    subject.streams = False  # all of it comes at once, and is read at once
+    assert not subject.unread
 
 
 def test_without_trimming_the_text_is_that_of_its_tokens() -> None:
-    delta = taken(spoken(choice("STOP", trim=False), "over STOP and more"))
+    delta = spoken(choice("STOP", trim=False), "over STOP and more").take()
 
     assert delta.text == "over STOP"
     assert delta.finish == Finish("stop", matched="STOP")
@@ -78,7 +73,7 @@ def test_a_stop_string_counts_only_from_the_least_number_of_tokens_on(
     if subject.finish is None:
         subject.feed(Output(1, finish="length"))
 
-    assert taken(subject).text == text
+    assert subject.take().text == text
 
 
 @settings(max_examples=60, deadline=None)
@@ -89,19 +84,19 @@ def test_stop_strings_agree_with_a_search_in_the_whole_text(
     subject = spoken(choice(*stops), text)
     if subject.finish is None:
         subject.feed(Output(1, finish="length"))
-    news = subject.take()
+    news = subject.take().text
 
     found = [text.find(stop) + len(stop) for stop in stops if stop in text]
     expected = text[: min(found)] if found else text
     for stop in stops:
         expected = expected.removesuffix(stop) if found else expected
-    assert (news.text if news else "") == expected
+    assert news == expected
 
 
 def test_a_stop_token_is_counted_but_not_spelled() -> None:
     subject = choice(skip=False)
     subject.feed(Output(1, token_ids=[0x61, 0x62], finish="stop", matched_stop=0x62))
-    delta = taken(subject)
+    delta = subject.take()
 
     assert (delta.text, delta.token_ids, delta.completion_tokens) == ("a", [0x61, 0x62], 2)
     assert delta.finish == Finish("stop", matched=0x62)
@@ -111,17 +106,30 @@ def test_a_stop_token_is_spelled_without_trimming() -> None:
     subject = choice(trim=False, skip=False)
     subject.feed(Output(1, token_ids=[0x61, EOS], finish="stop", matched_stop=EOS))
 
-    assert taken(subject).text == "a<eos>"
+    assert subject.take().text == "a<eos>"
 
 
 def test_held_back_text_goes_out_at_the_end() -> None:
     subject = spoken(choice("STOP"), "an ST")
-    assert taken(subject).text == "an "
+    assert subject.take().text == "an "
 
     subject.feed(Output(1, finish="length"))
 
-    delta = taken(subject)
+    delta = subject.take()
     assert (delta.text, delta.token_ids, delta.finish) == ("ST", [], Finish("length"))
+    assert delta.completion_tokens == 5
+
+
+@pytest.mark.parametrize(("trim", "text"), [(True, ""), (False, "a\ufffd")])
+def test_what_is_held_back_may_complete_a_stop_string_at_the_end(trim: bool, text: str) -> None:
+    subject = choice("a\ufffd", trim=trim)
+    subject.feed(Output(1, token_ids=[0x61, 0xC3]))
+    assert subject.take().text == ""
+    subject.feed(Output(1, finish="length"))
+
+    delta = subject.take()
+    assert (delta.text, delta.finish) == (text, Finish("stop", matched="a\ufffd"))
+    assert delta.completion_tokens == 2
 
 
 def test_an_abort_from_this_side_gives_out_what_there_is() -> None:
@@ -129,7 +137,7 @@ def test_an_abort_from_this_side_gives_out_what_there_is() -> None:
 
     subject.cut(Finish("abort", message="why"))
 
-    delta = taken(subject)
+    delta = subject.take()
     assert (delta.text, delta.finish) == ("an ST", Finish("abort", message="why"))
 
 
@@ -139,12 +147,12 @@ def test_news_that_nobody_fetched_is_merged() -> None:
         Output(1, token_ids=[0x61], prompt_tokens=5, cached_tokens=4, logprobs=logprobs([0x61]))
     )
     subject.feed(Output(1, token_ids=[0x62, 0x63], logprobs=logprobs([0x62, 0x63])))
-    delta = taken(subject)
+    delta = subject.take()
 
     assert (delta.text, delta.token_ids) == ("abc", [0x61, 0x62, 0x63])
     assert delta.logprobs == logprobs([0x61, 0x62, 0x63])
     assert (delta.prompt_tokens, delta.cached_tokens, delta.completion_tokens) == (5, 4, 3)
-    assert subject.take() is None
+    assert subject.take() == Delta(0, "", [], None, 5, 4, 3)
 
 
 def test_counts_stay_on_later_deltas_and_prompt_logprobs_come_once() -> None:
@@ -154,9 +162,9 @@ def test_counts_stay_on_later_deltas_and_prompt_logprobs_come_once() -> None:
             1, token_ids=[1], prompt_tokens=5, cached_tokens=4, prompt_logprobs=PromptLogprobs(7)
         )
     )
-    first = taken(subject)
+    first = subject.take()
     subject.feed(Output(1, token_ids=[2], finish="length"))
-    second = taken(subject)
+    second = subject.take()
 
     assert first.prompt_logprobs == PromptLogprobs(7)
     assert second.prompt_logprobs is None
@@ -167,14 +175,14 @@ def test_logprobs_end_with_the_tokens_at_a_stop_string() -> None:
     subject = choice("b")
     subject.feed(Output(1, token_ids=list(b"abc"), logprobs=logprobs(list(b"abc"))))
 
-    assert taken(subject).logprobs == logprobs(list(b"ab"))
+    assert subject.take().logprobs == logprobs(list(b"ab"))
 
 
 def test_an_error_keeps_its_message() -> None:
     subject = choice()
     subject.feed(Output(1, finish="error", error="logits are not finite"))
 
-    assert taken(subject).finish == Finish("error", message="logits are not finite")
+    assert subject.take().finish == Finish("error", message="logits are not finite")
 
 
 def test_a_long_output_is_sliced_without_loss() -> None:

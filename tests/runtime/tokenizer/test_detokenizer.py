@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
@@ -121,6 +122,15 @@ def test_special_tokens_are_text_unless_hidden() -> None:
     assert "".join(pushed([0x61, EOS, THINK], [1, 2], frozenset([EOS]))) == "a<think>"
 
 
+def test_special_tokens_are_text_behind_an_incomplete_character_that_was_given_out() -> None:
+    detokenizer = Detokenizer(BYTES, NOTHING)
+    assert [detokenizer.push([0x61]), detokenizer.push([0xF0])] == ["a", ""]
+    assert (detokenizer.held_tokens, detokenizer.finish()) == (1, "\ufffd")
+    assert (detokenizer.held_tokens, detokenizer.finish()) == (0, "")
+
+    assert detokenizer.push([EOS, 0x61]) == "<eos>a"
+
+
 def test_ids_the_tokenizer_does_not_know_have_no_text() -> None:
     assert "".join(pushed([0x61, 299, MERGED, 2_000_000], [1, 2, 3], NOTHING)) == "a世界"
 
@@ -132,6 +142,19 @@ def test_an_endless_run_of_invalid_bytes_is_given_out_as_it_comes() -> None:
 
     assert given_out > 950
     assert given_out + len(detokenizer.finish()) == 1000
+
+
+@pytest.mark.parametrize("begun", [1, 2, 3])
+def test_a_run_of_invalid_bytes_is_given_out_before_the_character_that_begins_behind_it(
+    begun: int,
+) -> None:
+    detokenizer, face = Detokenizer(BYTES, NOTHING), list("😀".encode())
+
+    given_out = [detokenizer.push([i]) for i in [0xFF] * (16 - begun) + face[:begun]]
+
+    assert "".join(given_out) == "\ufffd" * (16 - begun)
+    assert detokenizer.held_tokens == begun
+    assert [detokenizer.push([i]) for i in face[begun:]][-1] == "😀"
 
 
 def test_an_endless_run_of_text_with_half_a_character_is_given_out_as_it_comes() -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from runtime.cache_messages import GetCache
+from runtime.config import ServerConfig
 from runtime.errors import (
     BadRequest,
     BadSampling,
@@ -15,6 +17,7 @@ from runtime.errors import (
     RequestError,
     RequestFailed,
 )
+from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
     Flush,
@@ -29,11 +32,10 @@ from runtime.messages import (
 )
 from runtime.profile_messages import StartProfile
 from runtime.tokenizer.choice import Finish
-from runtime.tokenizer.manager import GenerateCall
-from runtime.tokenizer.observer import ChoiceEnd, Observer, Stage
+from runtime.tokenizer.manager import GenerateCall, TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
-from tests.runtime.tokenizer.manager_rig import call, collect, run, running
-from tests.testing.fake_scheduler import silent
+from tests.runtime.tokenizer.manager_rig import BYTES, call, collect, run, running
+from tests.testing.fake_scheduler import READY, silent
 
 
 def test_a_prompt_streams_to_its_end() -> None:
@@ -48,7 +50,7 @@ def test_a_prompt_streams_to_its_end() -> None:
             assert (deltas[-1].prompt_tokens, deltas[-1].completion_tokens) == (3, 4)
             (sent,) = fake.of(Generate)
             assert unpack_ids(sent.input_ids).tolist() == list(b"abc")
-            assert sent.sampling.seed == 40
+            assert (sent.sampling.seed, sent.traced) == (40, False)
             assert not fake.of(Abort)
 
     run(test)
@@ -76,6 +78,36 @@ def test_a_manager_that_is_behind_tells_of_several_tokens_at_once() -> None:
                 if counts[-1] < 9:
                     break
             assert counts[-1] < 9, counts
+
+    run(test)
+
+
+def test_readers_have_a_turn_between_messages_however_many_wait() -> None:
+    class Flood:
+        """A socket in which a message always waits, so many times."""
+
+        messages = 5
+
+        async def receive(self) -> State:
+            if self.messages == 0:
+                raise asyncio.CancelledError
+            self.messages -= 1
+            return State(0, {}, {})
+
+        def waiting(self) -> list[State]:
+            return []
+
+    async def test() -> None:
+        flood, seen = Flood(), list[int]()
+        socket = cast(ManagerSocket, flood)
+        receiving = asyncio.create_task(
+            TokenizerManager(ServerConfig(), BYTES, socket, READY).run()
+        )
+        while not receiving.done():
+            await asyncio.sleep(0)
+            seen.append(flood.messages)
+
+        assert seen == [4, 3, 2, 1, 0, 0]
 
     run(test)
 
@@ -220,6 +252,20 @@ def test_a_refusal_of_the_scheduler_is_raised(reason: Any, kind: type[RequestErr
     run(test)
 
 
+def test_news_of_who_is_gone_and_a_second_greeting_change_nothing() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            gone = 1 << 50
+            fake.send(Outputs([Output(gone, token_ids=[1], finish="length")]))
+            fake.send(Refused(gone, "too_long", "why"))
+            fake.send(structs.replace(READY, context_tokens=7))
+
+            assert (await manager.state()).counters == {"requests": 7.0}
+            assert (manager.limits.context_tokens, manager.in_flight) == (1024, 0)
+
+    run(test)
+
+
 def test_a_failed_request_raises_after_its_news_and_harms_no_other() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
@@ -276,60 +322,35 @@ def test_a_reply_of_many_tokens_leaves_turns_to_others() -> None:
     run(test)
 
 
-def test_the_observer_hears_of_tokens_and_ends() -> None:
-    class Observed(Observer):
-        def __init__(self) -> None:
-            self.heard: list[object] = []
-
-        def first_token(self, seconds: float) -> None:
-            self.heard.append("first")
-
-        def inter_token(self, seconds: float, tokens: int) -> None:
-            self.heard.append(tokens)
-
-        def finished(self, end: ChoiceEnd) -> None:
-            self.heard.append((end.reason, end.completion_tokens))
-
-        def refused(self, reason: str) -> None:
-            self.heard.append(reason)
-
-        def stage(self, stage: Stage, seconds: float) -> None:
-            self.heard.append(stage)
-
-    async def test() -> None:
-        async with running(silent) as (manager, fake):
-            manager.observer = observed = Observed()
-            stream = manager.generate(call([1], max_new_tokens=3))
-            await stream.start()
-            (sent,) = await fake.saw(Generate)
-            for number, finish in enumerate((None, None, "length")):  # one is read, the next comes
-                fake.send(Outputs([Output(sent.request_id, token_ids=[number], finish=finish)]))
-                assert (await anext(stream)).token_ids == [number]
-            with pytest.raises(StopAsyncIteration):
-                await anext(stream)
-            with pytest.raises(BadRequest):
-                await collect(manager, call([]))
-            stages = ["tokenize", "prefill_waiting", "prefill_forward"]
-            assert observed.heard == [*stages, "first", 1, 1, ("length", 3), "BadRequest"]
-
-    run(test)
-
-
 def test_questions_are_answered_and_heartbeats_noted() -> None:
     async def test() -> None:
         async with running() as (manager, fake):
             assert (await manager.flush_cache()).done
             assert (await manager.state()).counters == {"requests": 7.0}
-            assert (await manager.cache(7)).spans_left_out == 7
+            assert (await manager.cache(7, 2)).spans_left_out == 7
             wanted = StartProfile(0, steps=3)
             assert (await manager.start_profile(wanted)).file == "x.json.gz"
             assert (await manager.stop_profile()).done
             assert [m.steps for m in fake.of(StartProfile)] == [3]
-            assert len(fake.of(Flush)) == len(fake.of(GetState)) == len(fake.of(GetCache)) == 1
+            assert [m.replica for m in fake.of(GetCache)] == [2]
+            assert len(fake.of(Flush)) == len(fake.of(GetState)) == 1
 
             fake.send(State(0, {"requests": 8.0}, {}))
             while manager.last_state is None or manager.last_state.counters["requests"] != 8.0:
                 await asyncio.sleep(0.002)
+
+    run(test)
+
+
+def test_texts_are_tokenised_with_special_tokens_or_without() -> None:
+    class Asked(TextTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return [len(text), add_special_tokens]
+
+    async def test() -> None:
+        async with running(tokenizer=Asked(None, {})) as (manager, _):
+            assert await manager.tokenize("abc", add_special_tokens=True) == [3, True]
+            assert await manager.tokenize("abc", add_special_tokens=False) == [3, False]
 
     run(test)
 
@@ -343,6 +364,6 @@ def test_a_checkpoint_without_tokenizer_serves_ids_and_refuses_text() -> None:
             with pytest.raises(BadRequest, match="no tokenizer"):
                 await collect(manager, call("text"))
             with pytest.raises(BadRequest, match="no tokenizer"):
-                await manager.tokenize("text")
+                await manager.tokenize("text", add_special_tokens=True)
 
     run(test)

@@ -19,8 +19,19 @@ from runtime.messages import (
     TokenLogprobs,
 )
 from runtime.tokenizer.choice import Finish
+from runtime.tokenizer.observer import ChoiceEnd, Observer
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
+
+
+class Ends(Observer):
+    """Keeps why choices ended."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def finished(self, end: ChoiceEnd) -> None:
+        self.reasons.append(end.reason)
 
 
 @pytest.mark.parametrize("how", ["aclose", "with", "cancel", "error", "drop"])
@@ -83,6 +94,7 @@ def test_a_stream_that_is_never_read_is_aborted_before_it_fills_the_memory(
 
     async def test() -> None:
         async with running(silent) as (manager, fake):
+            manager.observer = observed = Ends()
             stream = manager.generate(call([1], max_new_tokens=500, n=2))
             await stream.start()
             first, second = await fake.saw(Generate, 2)
@@ -96,6 +108,7 @@ def test_a_stream_that_is_never_read_is_aborted_before_it_fills_the_memory(
             assert manager.in_flight == 0
             with pytest.raises(Aborted, match="not read"):
                 _ = [delta async for delta in stream]
+            assert observed.reasons == ["unread", "unread"]
 
     run(test)
 
@@ -267,14 +280,15 @@ def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
             asking = asyncio.create_task(manager.flush_cache())
             await asyncio.sleep(0)
 
-            manager.engine_died("the scheduler was killed by SIGKILL")
-            manager.engine_died("only the first reason counts")
+            manager.engine_died("the scheduler was killed by SIGKILL", retry_after_s=7)
+            manager.engine_died("only the first reason counts", retry_after_s=9)
 
             with pytest.raises(Unavailable, match=r"the engine died: .* SIGKILL"):
                 await reading
             for refused in (collect(manager, call([1])), manager.state(), manager.flush_cache()):
-                with pytest.raises(Unavailable, match="by SIGKILL"):
+                with pytest.raises(Unavailable, match="by SIGKILL") as raised:
                     await refused
+                assert raised.value.retry_after_s == 7
             with contextlib.suppress(Unavailable):
                 await asking
 
@@ -298,83 +312,24 @@ def test_who_has_not_read_of_a_failure_yet_hears_of_that_and_not_of_a_death_afte
     run(test)
 
 
-def test_draining_lets_running_requests_finish() -> None:
+@pytest.mark.parametrize("how", ["death", "drain"])
+def test_a_call_that_has_ended_hears_nothing_of_what_comes_after(how: str) -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
-            reading = asyncio.create_task(collect(manager, call([1])))
-            (sent,) = await fake.saw(Generate)
-            draining = asyncio.create_task(manager.drain(60.0))
-            await asyncio.sleep(0)
-
-            with pytest.raises(Unavailable, match="shutting down"):
-                await collect(manager, call([1]))
-            fake.send(Outputs([Output(sent.request_id, token_ids=[1], finish="length")]))
-
-            assert await draining == 0
-            assert (await reading)[-1].finish == Finish("length")
-
-    run(test)
-
-
-def test_draining_waits_for_a_bundle_between_two_of_its_calls() -> None:
-    async def test() -> None:
-        async with running() as (manager, _):
-            with manager.under_way() as bundle:
-                draining = asyncio.create_task(manager.drain(60.0))
-                await asyncio.sleep(0.01)
-                assert not draining.done()
-
-                deltas = [d async for d in manager.generate(call("text"), bundle)]
-                assert deltas[-1].finish == Finish("length")
-            with manager.under_way() as late, pytest.raises(Unavailable):
-                await manager.generate(call([1]), late).start()
-
-            assert await draining == 0
-
-    run(test)
-
-
-def test_nothing_more_of_a_bundle_is_sent_once_a_drain_is_over() -> None:
-    async def test() -> None:
-        async with running() as (manager, fake):
-            with manager.under_way() as bundle:
-                assert await manager.drain(0.01) == 0
-
-                with pytest.raises(Unavailable):
-                    await manager.generate(call([1]), bundle).start()
-            assert not fake.of(Generate)
-
-    run(test)
-
-
-def test_a_closed_manager_refuses_what_wants_its_threads() -> None:
-    async def test() -> None:
-        async with running(silent) as (manager, _):
-            await manager.drain(0.0)
-            manager.close()
-
-            with pytest.raises(Unavailable, match="shutting down"):
-                await manager.tokenize("a")
-
-    run(test)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_what_does_not_finish_in_time_hears_that_the_server_ends(stream: bool) -> None:
-    async def test() -> None:
-        async with running(silent) as (manager, fake):
-            deltas = manager.generate(replace(call([1], n=2), stream=stream))
-            reading = asyncio.create_task(anext(deltas))
-            sent = await fake.saw(Generate, 2)
-            fake.send(Outputs([Output(sent[0].request_id, token_ids=[7])]))
-            assert (await reading).token_ids == [7]
-            fake.send(Outputs([Output(sent[1].request_id, token_ids=[8])]))
+            ended, other = manager.generate(call([1])), manager.generate(call([2]))
+            await ended.start()
+            await other.start()
+            first, _ = await fake.saw(Generate, 2)
+            fake.send(Outputs([Output(first.request_id, token_ids=[7], finish="length")]))
             await manager.state()
 
-            assert await manager.drain(0.01) == 1
-            assert (await anext(deltas)).token_ids == [8]
-            with pytest.raises(Unavailable, match="the server is shutting down"):
-                await anext(deltas)
-            assert await fake.saw(Abort) == [Abort([one.request_id for one in sent])]
+            if how == "death":
+                manager.engine_died("it was killed")
+            else:
+                assert await manager.drain(0.0) == 1
+
+            assert [delta.finish async for delta in ended] == [Finish("length")]
+            with pytest.raises(Unavailable):
+                await anext(other)
 
     run(test)

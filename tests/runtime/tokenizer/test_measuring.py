@@ -44,6 +44,7 @@ def choice() -> Choice:
 def test_the_first_news_tell_the_stages_before_them_once(choice: Choice) -> None:
     heard = Heard()
 
+    hear_news(heard, choice, Output(1, finish="abort", queue_s=1.0), now_s=8.0)
     hear_news(heard, choice, Output(1, [7], queue_s=2.0, prefill_s=3.0), now_s=9.0)
     hear_news(heard, choice, Output(1, [8]), now_s=10.0)
 

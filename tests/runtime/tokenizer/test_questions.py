@@ -59,16 +59,19 @@ def test_who_no_longer_waits_is_not_told() -> None:
 def test_all_are_told_why_there_is_no_answer_then_and_later() -> None:
     async def test() -> None:
         questions, sent = make()
-        asking = [asyncio.ensure_future(questions.ask(GetState, State)) for _ in range(2)]
+        asking = [asyncio.ensure_future(questions.ask(GetState, State)) for _ in range(3)]
         await asyncio.sleep(0)
 
+        questions.answered(State(9, {}, {}))
         questions.fail(Unavailable("the engine died: why"))
 
+        *asking, answered = asking
+        assert (await answered).call_id == 9
         for waiting in asking:
             with pytest.raises(Unavailable, match="died: why"):
                 await waiting
         with pytest.raises(Unavailable, match="died: why"):
             await questions.ask(GetState, State)
-        assert len(sent) == 2
+        assert len(sent) == 3
 
     asyncio.run(test())

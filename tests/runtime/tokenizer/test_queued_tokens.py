@@ -12,6 +12,8 @@ def test_requests_count_in_whole_until_a_report_covers_them() -> None:
     assert queued.exceeds(11)
     assert not queued.exceeds(10)
 
+    queued.report(Queued(received=1, tokens=1))
+    assert queued.count == 61
     # Two were read, and nearly all of both is in the cache.
     queued.report(Queued(received=2, tokens=5))
     assert queued.count == 25

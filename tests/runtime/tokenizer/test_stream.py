@@ -9,14 +9,32 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import Aborted, GrammarError, QueueFull, RequestFailed, Unavailable
-from runtime.messages import Output, Refused
+from runtime.errors import (
+    Aborted,
+    BadRequest,
+    GrammarError,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+    RequestFailed,
+    TimedOut,
+    Unavailable,
+)
+from runtime.messages import Output, RefusalReason, Refused, State
 from runtime.sampling import SamplingSpec
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, ChoiceText
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.observer import Observer
-from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
+from runtime.tokenizer.stream import (
+    Bundle,
+    Group,
+    ResponseStream,
+    queue_full,
+    refusal_of,
+    share_full,
+    tokens_full,
+)
 
 CALL = GenerateCall(SamplingSpec(n=2), input_ids=[1])
 
@@ -239,8 +257,9 @@ def test_what_is_not_sent_yet_of_a_bundle_can_be_aborted_by_name() -> None:
 
 
 def test_nothing_more_is_sent_of_a_bundle_that_was_aborted() -> None:
-    bundle = Bundle([None, None, "a"])
-    bundle.sending(None)
+    bundle = Bundle([None, None, None, "a"])
+    for _ in range(2):
+        bundle.sending(None)
 
     assert [bundle.abort_all(), bundle.abort_all()] == [2, 0]
     for name in (None, "a", "never announced"):
@@ -248,12 +267,38 @@ def test_nothing_more_is_sent_of_a_bundle_that_was_aborted() -> None:
             bundle.sending(name)
 
 
-def test_a_refusal_says_what_the_scheduler_said() -> None:
-    full, grammar = (
-        refusal_of(Refused(1, "queue_full", "f")),
-        refusal_of(Refused(1, "grammar", "g", "regex")),
-    )
+REFUSALS: list[tuple[RefusalReason, type[RequestError], dict[str, object]]] = [
+    ("too_long", PromptTooLong, {"param": "prompt"}),
+    ("queue_full", QueueFull, {"retry_after_s": 9}),
+    ("queue_timeout", Unavailable, {"retry_after_s": 9}),
+    ("timeout", TimedOut, {}),
+    ("bad_request", BadRequest, {"param": None}),
+    ("grammar", GrammarError, {"param": "regex"}),
+]
 
-    assert (type(full), str(full)) == (QueueFull, "f")
-    assert (type(grammar), str(grammar)) == (GrammarError, "g")
-    assert grammar.param == "regex"
+
+@pytest.mark.parametrize(("reason", "kind", "facts"), REFUSALS)
+def test_a_refusal_says_what_the_scheduler_said(
+    reason: RefusalReason, kind: type[RequestError], facts: dict[str, object]
+) -> None:
+    error = refusal_of(Refused(1, reason, "why", "regex", 9))
+
+    assert (type(error), error.message) == (kind, "why")
+    assert {name: getattr(error, name) for name in facts} == facts
+    assert getattr(refusal_of(Refused(1, "queue_full", "")), "retry_after_s", None) == 1
+
+
+@pytest.mark.parametrize(("queue_s", "wait_s"), [(None, 1), (0.0, 1), (2.1, 3)])
+def test_who_finds_no_room_hears_how_much_there_is_and_when_to_come_again(
+    queue_s: float | None, wait_s: int
+) -> None:
+    state = None if queue_s is None else State(0, {}, {}, queue_s=queue_s)
+
+    refusals = (queue_full(5, state), tokens_full(6, 7, 8, state), share_full(9, state))
+
+    assert [refusal.retry_after_s for refusal in refusals] == [wait_s] * 3
+    assert [refusal.message.split(":")[0] for refusal in refusals] == [
+        "5 requests are waiting or running",
+        "6 tokens are waiting, 7 more would exceed 8",
+        "9 requests of this API key are waiting, which is its limit",
+    ]

@@ -39,6 +39,24 @@ def test_work_sees_the_context_of_its_caller() -> None:
 
 
 @pytest.mark.parametrize("chars", [0, LONG_CHARS])
+def test_closing_does_not_wait_for_what_is_under_way_and_cancels_the_rest(chars: int) -> None:
+    async def test() -> None:
+        threads, go = TokeniserThreads(), threading.Event()
+        works = [
+            asyncio.ensure_future(threads.run(lambda: go.wait(5.0), chars=chars)) for _ in range(9)
+        ]
+        await asyncio.sleep(0)
+        threads.close()
+        go.set()
+
+        first, *_, last = await asyncio.gather(*works, return_exceptions=True)
+        assert first is True
+        assert isinstance(last, asyncio.CancelledError)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("chars", [0, LONG_CHARS])
 def test_closed_threads_take_no_more(chars: int) -> None:
     async def test() -> None:
         threads = TokeniserThreads()

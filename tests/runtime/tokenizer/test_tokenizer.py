@@ -31,6 +31,7 @@ def test_text_and_control_tokens_are_encoded_and_decoded(tmp_path: Path) -> None
     assert tokenizer.decode(ids) == "é<think>世界<eos>"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "é<think>世界"
     assert tokenizer.special_ids == {EOS}
+    assert tokenizer.added_ids == {EOS, THINK, MERGED}
 
 
 def test_many_ids_are_decoded_as_few_are(tmp_path: Path) -> None:
@@ -48,6 +49,8 @@ def test_facts_come_from_the_config_in_both_spellings(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer(), **facts))
 
     assert (tokenizer.eos_token, tokenizer.bos_token) == ("<eos>", "<eos>")
+    wrong = TextTokenizer(None, {"eos_token": {"content": 5}, "bos_token": 5})
+    assert (wrong.eos_token, wrong.bos_token) == (None, None)
     assert tokenizer.chat_template == "{{ x }}"
     assert (tokenizer.token_id("<eos>"), tokenizer.token_id("<no such>")) == (EOS, None)
 

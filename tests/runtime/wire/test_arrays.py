@@ -35,5 +35,6 @@ def test_another_size_is_an_error() -> None:
 
 
 def test_a_column_that_is_left_out_is_zeros() -> None:
-    assert column(b"", INT64, 3).tolist() == [0, 0, 0]
+    assert (column(b"", INT64, 3) == np.zeros(3)).all()
+    assert [column(b"", dtype, 1).dtype for dtype in (INT64, UINT8)] == [INT64, UINT8]
     assert column(packed([5, 6], INT64), INT64, 2).tolist() == [5, 6]

@@ -1,5 +1,6 @@
 """Typed messages over queues: both directions, large ones, other versions, deaths."""
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,7 @@ import pytest
 from runtime.errors import RuntimeFault
 from runtime.wire.arrays import INT32, packed
 from runtime.wire.channel import ExecutorFault, Progress, RankAddress, SchedulerChannel
-from runtime.wire.queue import PeerClosed, PeerDied
+from runtime.wire.queue import PeerClosed, PeerDied, QueueReader
 from runtime.wire.step import JOINT_VERSION, VERSION, Join, LineSampling, Mask, Sample, StepPlan
 from tests.runtime.wire.channels import WAIT_S, channels
 from tests.runtime.wire.samples import JOINT, KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
@@ -135,6 +136,25 @@ def test_each_rank_that_answers_has_a_queue_of_its_own(folder: str) -> None:
                 scheduler.receive(WAIT_S, rank=rank)
 
 
+def test_ranks_are_looked_at_again_and_again_while_nothing_comes(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.channel._CHECK_MS", 1)
+    with channels(folder, ranks=2) as (scheduler, workers):
+        looked: list[None] = []
+
+        def check() -> None:
+            looked.append(None)
+            if len(looked) == 3:
+                workers[0].send(RESULT)
+
+        monkeypatch.setattr(scheduler._plans, "check", check)
+
+        assert scheduler.receive(WAIT_S) == RESULT
+        assert len(looked) == 3
+        assert scheduler.receive(0.005) is None
+
+
 def test_last_words_come_before_the_death(folder: str) -> None:
     with channels(folder) as (scheduler, (worker,)):
         worker.send(ExecutorFault("why"))
@@ -176,6 +196,16 @@ def test_a_scheduler_that_ends_is_noticed(folder: str) -> None:
         workers[1].send(RESULT)
 
 
+@pytest.mark.parametrize("spin_s", [0.0, 0.001])
+def test_both_ends_poll_for_as_long_and_a_worker_knows_that_it_does(
+    folder: str, spin_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.queue._SPINS", True)
+    with channels(folder, spin_s=spin_s) as (scheduler, (worker,)):
+        assert worker.spins == (spin_s > 0)
+        assert [end._spin_s for end in (worker._plans, *scheduler._results)] == [spin_s] * 2
+
+
 def test_addresses_are_plain(folder: str) -> None:
     scheduler = SchedulerChannel.create(
         ranks=2, folder=folder, plans_bytes=1024, results_bytes=1024
@@ -186,6 +216,18 @@ def test_addresses_are_plain(folder: str) -> None:
     with pytest.raises(TimeoutError, match="no reader 0 has attached"):
         scheduler.accept(0)
     scheduler.close()
+
+
+def test_a_worker_that_reads_plans_and_does_not_answer_is_a_timeout(folder: str) -> None:
+    scheduler = SchedulerChannel.create(
+        ranks=1, folder=folder, plans_bytes=1024, results_bytes=1024
+    )
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(scheduler):
+        plans = pool.submit(QueueReader.attach, scheduler.addresses[0].plans, WAIT_S)
+        scheduler._plans.accept(WAIT_S)
+        with pytest.raises(TimeoutError, match="no writer has attached"):
+            scheduler.accept(0)
+        plans.result().close()
 
 
 def test_a_channel_without_room_leaves_nothing(

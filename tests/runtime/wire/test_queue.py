@@ -11,6 +11,7 @@ import pytest
 
 from runtime.errors import RuntimeFault
 from runtime.wire.queue import PeerClosed, PeerDied, QueueReader, QueueWriter
+from runtime.wire.queue_memory import QueueMemory
 from tests.runtime.wire.queue_processes import ATTACH_S, child, line, summary
 
 # Long enough for any machine; no test waits so long.
@@ -45,6 +46,21 @@ def test_messages_keep_their_order_and_bytes_around_the_end(folder: str) -> None
                 writer.write(message[:cut], bytearray(message[cut:]), timeout_s=0)
             assert [reader.read(0) for _ in sent] == sent
             assert reader.read(0) is None
+
+
+def test_ends_that_are_attached_may_accept_again(folder: str) -> None:
+    own = QueueReader.create(size=4096, folder=folder)
+    with pair(folder) as (writer, reader), ThreadPoolExecutor(1) as pool:
+        guest = pool.submit(QueueWriter.attach, own.addresses[0], ATTACH_S)
+        own.accept(ATTACH_S)
+        for end in (writer, reader, own, guest.result()):
+            end.accept(0)
+
+        for sender, receiver in ((writer, reader), (guest.result(), own)):
+            sender.write(b"message")
+            assert receiver.read(0) == b"message"
+            sender.close()
+        own.close()
 
 
 def test_a_message_may_fill_the_queue_but_not_more(folder: str) -> None:
@@ -134,6 +150,29 @@ def test_each_of_two_sleeping_ends_wakes_the_other(folder: str, spin_s: float) -
             assert reader.read(WAIT_S) == b"%d" % number
 
 
+@pytest.mark.parametrize(("spin_s", "may_spin"), [(0.0, True), (WAIT_S, True), (WAIT_S, False)])
+def test_a_reader_that_polls_does_not_sleep_meanwhile(
+    folder: str, spin_s: float, may_spin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.queue._SPINS", may_spin)
+    slept: list[int] = []
+    monkeypatch.setattr(QueueMemory, "set_sleeps", lambda _, __, value: slept.append(value))
+    host = QueueReader.create(size=4096, folder=folder, spin_s=spin_s)
+    writer = QueueWriter.create(size=4096, folder=folder)
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as ends:
+        other = pool.submit(QueueWriter.attach, host.addresses[0], ATTACH_S)
+        guest = pool.submit(QueueReader.attach, writer.addresses[0], ATTACH_S, spin_s=spin_s)
+        host.accept(ATTACH_S)
+        writer.accept(ATTACH_S)
+        for end in (host, writer, other.result(), guest.result()):
+            ends.callback(end.close)
+
+        for reader in (host, guest.result()):
+            assert reader.read(0.01) is None
+            assert (slept[0], slept[-1]) == (0 if spin_s and may_spin else 1, 0)
+            slept.clear()
+
+
 def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
     with pair(folder) as (writer, reader):
         for sleeps, expected in ((0, b""), (1, b"\0")):
@@ -144,6 +183,8 @@ def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
             writer._links[0].wake()
             assert reader._links[0]._socket.recv(100) == expected + b"\0"
             assert [reader.read(0) for _ in range(4)] == [b"message"] * 3 + [None]
+            # Of the writer, too, which waits for no room: but for the one above.
+            assert writer._links[0]._socket.recv(100) == b"\0"
 
 
 def test_one_message_wakes_all_readers_that_sleep(folder: str) -> None:
@@ -227,6 +268,7 @@ def test_an_end_in_order_is_told_from_a_death(folder: str) -> None:
         assert reader.read() == b"last"
         with pytest.raises(PeerClosed):
             reader.read(0)
+        assert writer._memory._map.closed
     with pair(folder) as (writer, reader):
         reader.close()
         with pytest.raises(PeerClosed, match="reader 0 has closed"):

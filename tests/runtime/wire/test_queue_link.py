@@ -111,6 +111,16 @@ def test_a_host_that_is_gone_is_a_dead_peer(folder: str) -> None:
     assert not os.listdir(folder)
 
 
+def test_a_host_that_ends_before_it_gives_the_file_is_a_dead_peer(folder: str) -> None:
+    one = host(folder, "reader 0")
+    with ThreadPoolExecutor(1) as pool:
+        guest = pool.submit(connect, one.addresses[0], 30)
+        one._listeners[0].accept()[0].close()
+        with pytest.raises(PeerDied, match=r"that listened at .* has ended"):
+            guest.result()
+    one.close()
+
+
 def test_a_host_that_does_not_accept_is_a_timeout(folder: str) -> None:
     one = host(folder, "reader 0")
 

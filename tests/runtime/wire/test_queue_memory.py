@@ -27,6 +27,7 @@ def test_the_memory_has_no_name_and_all_its_bytes(places: tuple[Path, Path]) -> 
         found = os.fstat(file.fileno())
 
         assert found.st_nlink == 0
+        assert os.readlink(f"/proc/self/fd/{file.fileno()}").startswith(str(places[0]))
         assert found.st_size == 1 << 20
         assert found.st_blocks * 512 >= 1 << 20
         assert not [*places[0].iterdir(), *places[1].iterdir()]
@@ -128,6 +129,11 @@ def test_two_mappings_share_words_and_bytes_around_the_end(tmp_path: Path) -> No
     assert [other.wanted(r) for r in range(16)] == [7 * r for r in range(16)]
     assert all(other.sleeps(r) for r in range(16))
     assert [other.closed(r) for r in (None, *range(16))] == [False] * 16 + [True]
+    # As the module's head says.
+    words = other._words
+    assert words[:4].tolist() == [int.from_bytes(b"umbraRNG", "little"), 1, 1000, 16]
+    assert [words[8], words[16], words[33 + 16 * 15]] == [1 << 50, 0, 1]
+    assert [words[32 + 16], words[40 + 16], words[41 + 16]] == [(1 << 63) + 1, 1, 7]
     one.close()
     one.close()
     other.close()

@@ -20,6 +20,8 @@ def ends() -> Iterator[tuple[RankLineWriter, RankLineReader]]:
     reader = RankLineReader(read)
     yield RankLineWriter(write), reader
     reader.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(read)
     os.close(write)
 
 

@@ -267,6 +267,21 @@ def test_lists_keep_their_order_whatever_comes_and_goes() -> None:
         assert [lists.read(i) for i in range(3)] == lists.model
 
 
+def test_only_what_is_held_can_be_let_go() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=9, swa=9, states=4)
+    rig.complete([1, 2, 3, 4, 5], 5)
+    match = rig.match([1, 2, 3, 4, 5, 6])
+    assert match.point is not None
+    core, tree, not_locked = library(), rig.cache.arrays.pointer, -6
+
+    for node in (match.node, -1, 1):
+        assert core.tree_unlock(tree, node) == not_locked
+    for point in (match.point.id, 1):
+        assert core.tree_unpin(tree, point) == not_locked
+
+    rig.check()
+
+
 def test_points_inside_pages_are_found_behind_any_sibling_by_their_tokens() -> None:
     random = np.random.default_rng(5)
     rig = Rig(TreeSpec(page_size=8, swa_page_size=8, window=8), full=600, swa=500, states=400)
