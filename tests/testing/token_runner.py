@@ -13,6 +13,7 @@ import numpy as np
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.wire.arrays import FLOAT32, INT32, UINT8, packed, unpacked
 from runtime.wire.step import (
+    NOT_FINITE_REASON,
     EntryLogprobs,
     Failure,
     KeptResult,
@@ -147,7 +148,8 @@ class _Forwarded:
 
     def _finite(self, drawn: Drawn) -> np.ndarray:
         plan, finite = self._plan, self._rows_finite
-        finite[[int(plan.sampled[self._entries[k]]) for k in drawn.failed]] = False
+        for k, why in drawn.failed.items():
+            finite[int(plan.sampled[self._entries[k]])] &= why != NOT_FINITE_REASON
         return finite
 
     def _logits(self, k: int) -> tuple[np.uint64, int]:
@@ -169,6 +171,7 @@ class TokenRunner:
 
     in_flight    of each step launched, how many before it were not settled then: 0 or 1
     fail_tokens  whoever samples one of them has none
+    why_failed   for this reason
     bad          what makes the numbers of rows that are not finite
     """
 
@@ -188,6 +191,7 @@ class TokenRunner:
         self.steps = 0
         self.in_flight: list[int] = []
         self.fail_tokens: set[int] = set()
+        self.why_failed = NOT_FINITE_REASON
         self.bad = BadNumbers(spec.page_size)
         self.open_steps: list[_Forwarded] = []
         self.states: dict[int, LineSampling] = {}
@@ -298,7 +302,7 @@ class TokenRunner:
             token = self._pick(row)
             drawn.tokens.append(token)
             if token in self.fail_tokens:
-                drawn.failed[k] = "logits are not finite"
+                drawn.failed[k] = self.why_failed
             elif (logprobs := self._logprobs(row, token)) is not None:
                 drawn.logprobs.append(EntryLogprobs(k, logprobs))
             output.append(token)

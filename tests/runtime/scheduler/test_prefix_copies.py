@@ -140,6 +140,21 @@ def test_points_that_are_copied_leave_room_for_the_rows_of_their_replica() -> No
     rig.assert_conserved()
 
 
+def test_where_rows_may_need_the_units_of_a_point_its_prefix_is_computed_again() -> None:
+    """Two rows, the new one and the point: one state more than there are beside a row's."""
+    rig = Spread(PoolSizes(full_pages=200, swa_pages=200, states=4))
+    rig.ask_at(0, HISTORY)
+    rows = [rig.send_to(1, prompt_of(10 + k, 10), 90) for k in range(2)]
+    rig.turn_until(lambda: len(rig.replicas[1].sets.decoding) == 2)
+    rig.ask_at(1, [*HISTORY, 3])
+
+    assert all(len(rig.tokens(row)) == 90 for row in rows)
+    assert not rig.transfers
+    assert rig.counted == (0, 100)
+    rig.assert_nothing_held()
+    rig.assert_conserved()
+
+
 @pytest.mark.parametrize("theirs", [48, 50])
 def test_a_point_is_copied_to_where_there_are_more_pages_already(theirs: int) -> None:
     rig = Spread(AMPLE)
