@@ -193,7 +193,7 @@ class PrefixCopies:
         for kind, pairs in enumerate(kinds):
             step.arriving[taker].update((kind, target) for _, target in pairs)
         step.bytes += piece.bytes
-        step.transfers.append(UnitTransfer(giver, taker, *map(_told, kinds)))
+        step.transfers.append(UnitTransfer(giver, taker, *(packed(pairs, INT32) for pairs in kinds)))
         return True
 
     def take(self, step: int) -> Exchange | None:
@@ -221,7 +221,3 @@ def _units(match: Match) -> Iterator[tuple[int, int]]:
     if match.point is not None:
         yield from ((1, page) for page in match.point.swa_pages)
         yield (2, match.point.state)
-
-
-def _told(pairs: list[tuple[int, int]]) -> bytes:
-    return packed(pairs, INT32) if pairs else b""

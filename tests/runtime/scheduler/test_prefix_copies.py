@@ -1,6 +1,7 @@
 """Prefixes copied between replicas: hits as any other, nothing lost, nothing held."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from runtime.scheduler.settings import CopyLimits
 from runtime.wire.step import UnitTransfer
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.joint_rig import JointRig
+from tests.testing.scheduler_rig import SMALL
 from tests.testing.token_exchange import pairs_of
 from tests.testing.token_runner import expected_output
 
@@ -211,11 +213,34 @@ def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
     rig.run()
 
     for exchange in rig.executor.exchanges:
-        pages = sum(len(pairs_of(one.pages).T) for one in exchange.transfers)
-        assert pages <= 3
+        units = [(one.pages, one.windows, one.states) for one in exchange.transfers]
+        pages, windows, states = (sum(len(pairs_of(a).T) for a in kind) for kind in zip(*units))
+        assert 10 * pages + 2 * windows + 4 * states <= FEW.step_bytes
     for request, text in zip(requests, (HISTORY, other), strict=True):
         assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
     assert rig.counted == (200, 0)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize(("step_bytes", "steps"), [(137, 2), (138, 1)])
+def test_what_just_fits_into_a_step_comes_at_once(step_bytes: int, steps: int) -> None:
+    rig = Spread(AMPLE, copies=replace(FEW, step_bytes=step_bytes))
+    rig.ask_at(0, HISTORY)
+    rig.ask_at(1, [*HISTORY, 1])
+
+    assert len(rig.transfers) == steps
+
+
+@pytest.mark.parametrize("spec", [SMALL, PAGES_ALONE], ids=["windows and states", "pages alone"])
+def test_what_a_step_brings_is_not_copied_on_in_it(spec: TreeSpec) -> None:
+    rig = Spread(AMPLE, 3, spec=spec)
+    rig.ask_at(2, HISTORY)
+    requests = [rig.send_to(place, [*HISTORY, place]) for place in (0, 1)]
+    rig.run()
+
+    for place, request in enumerate(requests):
+        assert rig.tokens(request) == expected_output([*HISTORY, place], 5, 50)
+    assert [(one.giver, one.taker) for one in rig.transfers] == [(2, 0), (2, 1)]
     rig.assert_conserved()
 
 

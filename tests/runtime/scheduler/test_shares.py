@@ -205,6 +205,7 @@ def test_no_number_of_addresses_fills_the_memory(monkeypatch: pytest.MonkeyPatch
         shares.stop(share)
 
     assert len(shares._service) <= 21
+    assert {f"@{k}" for k in range(490, 500)} <= shares._service.keys()  # the deepest in debt
 
 
 @pytest.mark.parametrize("aging_s", [1.0, 0.0])
