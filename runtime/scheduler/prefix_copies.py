@@ -193,7 +193,9 @@ class PrefixCopies:
         for kind, pairs in enumerate(kinds):
             step.arriving[taker].update((kind, target) for _, target in pairs)
         step.bytes += piece.bytes
-        step.transfers.append(UnitTransfer(giver, taker, *(packed(pairs, INT32) for pairs in kinds)))
+        step.transfers.append(
+            UnitTransfer(giver, taker, *(packed(pairs, INT32) for pairs in kinds))
+        )
         return True
 
     def take(self, step: int) -> Exchange | None:

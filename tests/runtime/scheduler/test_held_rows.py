@@ -11,7 +11,14 @@ from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.grammar_gate import IDLE_S, LOOK_S
 from runtime.scheduler.request import Request
-from runtime.wire.step import NOT_FINITE_REASON, KeptResult, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import (
+    NOT_FINITE_REASON,
+    KeptResult,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+)
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import TokenRunner, expected_output

@@ -246,7 +246,7 @@ def test_a_subscriber_who_never_reads_loses_batches_and_holds_nobody_up(
         while asleep.poll(100):
             asleep.recv_multipart()
             got += 1
-        assert 0 < got < count
+        assert 0 < got < 500  # of zmq's own limit it would get a thousand
 
 
 def test_a_full_queue_loses_batches_and_leaves_a_gap_in_the_numbers(

@@ -214,7 +214,9 @@ def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
 
     for exchange in rig.executor.exchanges:
         units = [(one.pages, one.windows, one.states) for one in exchange.transfers]
-        pages, windows, states = (sum(len(pairs_of(a).T) for a in kind) for kind in zip(*units))
+        pages, windows, states = (
+            sum(len(pairs_of(a).T) for a in kind) for kind in zip(*units, strict=True)
+        )
         assert 10 * pages + 2 * windows + 4 * states <= FEW.step_bytes
     for request, text in zip(requests, (HISTORY, other), strict=True):
         assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
