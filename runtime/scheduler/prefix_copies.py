@@ -108,9 +108,9 @@ class PrefixCopies:
         counts by how much later the request starts.
         """
         giver, theirs = self._most(request, to)
-        gain = 0 if theirs is None else theirs.start - match.start
-        if theirs is None or gain <= 0:
+        if theirs is None or theirs.start <= match.start:
             return Brought(match, 0)
+        gain = theirs.start - match.start
         lost = match.full_tokens < request.copied_to
         if lost or copied_cost(gain) >= gain:
             return Brought(match, gain)

@@ -174,16 +174,17 @@ def test_a_point_is_copied_to_where_there_are_more_pages_already(theirs: int) ->
     rig.assert_conserved()
 
 
-def test_little_is_computed_rather_than_copied() -> None:
+@pytest.mark.parametrize("length", [1, 30])
+def test_little_is_computed_rather_than_copied(length: int) -> None:
     rig = Spread(AMPLE)
-    short = prompt_of(4, 30)
+    short = prompt_of(4, length)
     rig.ask_at(0, short)
     rig.ask_at(1, [*short, 1])
 
-    assert copied_cost(30) == 30
+    assert copied_cost(length) == length
     assert copied_cost(1000) < 60
     assert not rig.transfers
-    assert rig.counted == (0, 30)
+    assert rig.counted == (0, length)
 
 
 def test_a_long_prefix_comes_in_pieces_of_bounded_size(either_way: bool) -> None:
@@ -222,6 +223,26 @@ def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
         assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
     assert rig.counted == (200, 0)
     rig.assert_conserved()
+
+
+def test_a_point_without_pages_waits_for_a_step_with_room_for_it() -> None:
+    rig = Spread(AMPLE, 3, copies=FEW)
+    other = prompt_of(5, 100)
+    for place, text in ((0, HISTORY), (2, other), (1, other)):
+        rig.ask_at(place, text)
+    rig.replicas[2].residency.cache.evict_swa(states=60)
+    steps = len(rig.executor.exchanges)
+    requests = [rig.send_to(2, [*text, 1], 3) for text in (HISTORY, other)]
+    rig.run()
+
+    sizes = [
+        [(len(pairs_of(one.pages).T), len(pairs_of(one.states).T)) for one in exchange.transfers]
+        for exchange in rig.executor.exchanges[steps:]
+    ]
+    assert sizes[:4] == [[(3, 0)]] * 4
+    assert sum(sizes[4:], []) == [(1, 1), (0, 1)]
+    for request, text in zip(requests, (HISTORY, other), strict=True):
+        assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
 
 
 @pytest.mark.parametrize(("step_bytes", "steps"), [(137, 2), (138, 1)])

@@ -341,14 +341,6 @@ def test_grammars_are_made_for_the_checkpoint_that_is_served(folder: Path, tmp_p
     pool.shut_down()
 
 
-@pytest.mark.parametrize(("quota", "tokens"), [(1.0, None), (0.5, 10 * 256), (0.01, 256)])
-def test_a_namespace_may_keep_its_share_of_the_pages_and_one_at_least(
-    quota: float, tokens: int | None
-) -> None:
-    config = dataclasses.replace(SMALL, namespace_quota=quota)
-    assert process._quota_tokens(config, SMALL_POOLS, 256) == tokens
-
-
 def test_tree_and_rows_are_as_the_flags_say() -> None:
     cache = CacheSpec("fp32", paged=(Paged("kv", 4096),))
 
@@ -361,5 +353,7 @@ def test_tree_and_rows_are_as_the_flags_say() -> None:
     assert built().table.page_table.shape[1] == 2
     assert [built(disable_radix_cache=off).reuse for off in (False, True)] == [True, False]
     assert built(resume_every_pages=3).policy.every_pages == 3
+    quotas = [built(namespace_quota=share)._namespace_tokens for share in (1.0, 0.5, 0.01)]
+    assert quotas == [None, 10 * 256, 256]
     policies = [type(built(eviction_policy=name).cache.policy) for name in ("lru", "turns")]
     assert policies == [Lru, TurnPolicy]
