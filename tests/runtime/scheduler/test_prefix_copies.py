@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -240,7 +241,7 @@ def test_a_point_without_pages_waits_for_a_step_with_room_for_it() -> None:
         for exchange in rig.executor.exchanges[steps:]
     ]
     assert sizes[:4] == [[(3, 0)]] * 4
-    assert sum(sizes[4:], []) == [(1, 1), (0, 1)]
+    assert [*chain(*sizes[4:])] == [(1, 1), (0, 1)]
     for request, text in zip(requests, (HISTORY, other), strict=True):
         assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
 
