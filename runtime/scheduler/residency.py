@@ -129,8 +129,7 @@ class Residency:
     def peek(self, request: Request) -> Match:
         """Return what the tree alone has of a waiting request; change nothing."""
         tokens = request.tokens[: request.total]
-        limit = request.match_limit if self.reuse else 0
-        return self.cache.peek(tokens, limit=limit, namespace=request.namespace)
+        return self.cache.peek(tokens, limit=request.match_limit, namespace=request.namespace)
 
     def try_admit(self, request: Request, match: Match, *, reserve_pages: int = 0) -> bool:
         """Give a waiting request a row, its window and state, and pages up to its `total`.

@@ -203,6 +203,20 @@ def test_a_long_prefix_comes_in_pieces_of_bounded_size(either_way: bool) -> None
     rig.assert_conserved()
 
 
+def test_who_gets_a_prefix_in_pieces_keeps_its_row_from_those_of_less_priority() -> None:
+    rig = Spread(AMPLE, copies=FEW, rows=1)
+    rig.ask_at(0, HISTORY)
+    rig.send_to(0, [5], 60)  # else the other one goes there
+    high, low = rig.send([*HISTORY, 1], 3, priority=1), rig.send([9, 9], 3)
+    rig.wanted |= {high: 1, low: 1}
+    rig.turn_until(lambda: bool(rig.tokens(high)))
+
+    assert not rig.tokens(low)
+    rig.run()
+    assert len(rig.tokens(low)) == 3
+    rig.assert_conserved()
+
+
 def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
     rig = Spread(AMPLE, 3, rows=4, copies=FEW)
     other = prompt_of(5, 100)
