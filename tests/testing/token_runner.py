@@ -147,10 +147,9 @@ class _Forwarded:
         )
 
     def _finite(self, drawn: Drawn) -> np.ndarray:
-        plan, finite = self._plan, self._rows_finite
-        for k, why in drawn.failed.items():
-            finite[int(plan.sampled[self._entries[k]])] &= why != NOT_FINITE_REASON
-        return finite
+        bad = [self._entries[k] for k, why in drawn.failed.items() if why == NOT_FINITE_REASON]
+        self._rows_finite[self._plan.sampled[bad]] = False
+        return self._rows_finite
 
     def _logits(self, k: int) -> tuple[np.uint64, int]:
         hashes = self._chunks[int(self._plan.sampled[k])]
@@ -170,8 +169,7 @@ class TokenRunner:
     above that is allowed is.
 
     in_flight    of each step launched, how many before it were not settled then: 0 or 1
-    fail_tokens  whoever samples one of them has none
-    why_failed   for this reason
+    fail_tokens  whoever samples one of them has none, for the reason `why_failed`
     bad          what makes the numbers of rows that are not finite
     """
 
@@ -187,11 +185,9 @@ class TokenRunner:
         self.swa = np.full((sizes.swa_pages + 1, spec.swa_page_size), POISON)
         self.ring_rows = np.full((sizes.states + 1, RING_ROWS), POISON)
         self.banks = np.full((sizes.states + 1, BANKS), POISON)
-        self.computed_tokens = 0
-        self.steps = 0
+        self.computed_tokens = self.steps = 0
         self.in_flight: list[int] = []
-        self.fail_tokens: set[int] = set()
-        self.why_failed = NOT_FINITE_REASON
+        self.fail_tokens, self.why_failed = set[int](), NOT_FINITE_REASON
         self.bad = BadNumbers(spec.page_size)
         self.open_steps: list[_Forwarded] = []
         self.states: dict[int, LineSampling] = {}

@@ -182,20 +182,6 @@ def test_nobody_waits_for_a_point_that_was_passed_already() -> None:
     rig.assert_conserved()
 
 
-def test_a_prompt_that_is_computed_is_waited_for_no_more() -> None:
-    rig = Rig(AMPLE, spec=LARGE, rows=2, chunk=50)
-    shared = prompt_of(10, 128)
-    first = rig.send([*shared, *prompt_of(11, 30)], 30)
-    second = rig.send([*shared, 44, *prompt_of(12, 30)], 2)
-    rig.scheduler.turn()
-    assert rig.replica.awaits_prefix(rig.request(second))
-    rig.send(prompt_of(13, 20), 60, priority=1)
-    rig.turn_until(lambda: rig.request(first).status is Status.DECODE)
-
-    assert rig.request(second).status is Status.WAITING
-    assert not rig.replica.awaits_prefix(rig.request(second))
-
-
 def test_who_has_its_prefix_and_lacks_pages_waits_for_nobody() -> None:
     rig = Rig(PoolSizes(full_pages=30, swa_pages=60, states=20), chunk=16)
     shared = prompt_of(6, 64)

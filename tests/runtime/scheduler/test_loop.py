@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.messages import Abort, Flush, Flushed, Logprobs, Queued, State, ToScheduler
+from runtime.messages import Abort, Flush, Flushed, Logprobs, Queued, State
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -313,27 +313,6 @@ def test_a_profile_without_a_folder_is_refused_and_nobody_notices() -> None:
     assert len(rig.tokens(request)) == 3
     assert any(isinstance(m, State) for m in rig.socket.outbox)
     assert not rig.scheduler.state().profiling
-
-
-def test_only_an_idle_loop_waits_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(AMPLE, rows=1)
-    waits: list[float] = []
-    receive = rig.socket.receive
-
-    def received(timeout_s: float) -> list[ToScheduler]:
-        waits.append(timeout_s)
-        return receive(timeout_s)
-
-    monkeypatch.setattr(rig.socket, "receive", received)
-    rig.send(prompt_of(1, 40), 5)
-    rig.send(prompt_of(2, 20), 5)
-    rig.run()
-    rig.scheduler.turn()
-    rig.scheduler.turn()
-
-    idle_s = rig.settings.idle_poll_s
-    assert waits[0] == waits[-1] == idle_s
-    assert set(waits[1:-2]) == {0.0}
 
 
 SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40)]

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from mem_cache.spec import PoolSizes
+from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.cache_messages import CacheView, GetCache
 from runtime.messages import Flush, Flushed
 from runtime.profile_messages import StartProfile, StopProfile
 from runtime.scheduler.integrity import QUIET_S
+from runtime.scheduler.request import Status
 from runtime.scheduler.settings import SchedulerSettings
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.joint_rig import JointRig
@@ -197,3 +198,17 @@ def test_queue_and_planner_are_as_the_settings_say() -> None:
     assert (queue.policy, queue._aging_s, queue._most_passed) == ("fcfs", 3.0, 7)
     assert (planner._chunk_tokens, planner._logit_rows) == (11, 12)
     assert (planner._context, planner._samples) == (13, 14)
+
+
+def test_a_prompt_that_is_computed_is_waited_for_no_more() -> None:
+    rig = Rig(AMPLE, spec=TreeSpec(64, 16, 32), rows=2, chunk=50)
+    shared = prompt_of(10, 128)
+    first = rig.send([*shared, *prompt_of(11, 30)], 30)
+    second = rig.send([*shared, 44, *prompt_of(12, 30)], 2)
+    rig.scheduler.turn()
+    assert rig.replica.awaits_prefix(rig.request(second))
+    rig.send(prompt_of(13, 20), 60, priority=1)
+    rig.turn_until(lambda: rig.request(first).status is Status.DECODE)
+
+    assert rig.request(second).status is Status.WAITING
+    assert not rig.replica.awaits_prefix(rig.request(second))
