@@ -22,8 +22,7 @@ class Distrust:
     def own(self, request: Request) -> int:
         """Set aside the pages that a running request added to the tree and no other one uses."""
         lock, page = request.holding.lock, self._cache.spec.page_size
-        if lock is None:
-            return 0
+        assert lock is not None
         first = div_ceil(request.holding.full_matched, page)
         return self._set_aside(only_of(self._cache, lock, first=first))
 
@@ -43,7 +42,8 @@ class Distrust:
     def suspect_of(self, request: Request) -> int:
         """Return the first cached page that a running request started from; 0 for none."""
         lock = request.holding.lock
-        return top_of(self._cache, lock.node) if lock and request.holding.full_matched else 0
+        assert lock is not None
+        return top_of(self._cache, lock.node) if request.holding.full_matched else 0
 
     def _found(self, request: Request) -> Match:
         tokens = request.tokens[: request.total]

@@ -76,19 +76,9 @@ class GrammarGate:
         self.let_in = False
 
     @property
-    def is_there(self) -> bool:
-        """Whether requests with grammars can be served."""
-        return self._grammars is not None
-
-    @property
     def active(self) -> bool:
         """Whether any request has a grammar."""
         return self._grammars is not None and (self._grammars.active or bool(self._failed))
-
-    @property
-    def compilations(self) -> Durations | None:
-        """How long compiling took, for each grammar that was compiled."""
-        return None if self._grammars is None else self._grammars.compilations
 
     @property
     def queued(self) -> int:

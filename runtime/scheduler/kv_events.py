@@ -11,11 +11,8 @@ The key of the hashes (`runtime.kv_hashes`) is the sink's, or else lives as long
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterable
 from typing import Protocol
-
-import numpy as np
 
 from mem_cache.errors import IntegrityError
 from mem_cache.tree.handles import Insertion
@@ -93,7 +90,11 @@ class KvEvents:
             self._aside.update(pages.tolist())
             return
         self._copies.update(hashes)
-        self._pending += _stored(hashes, parent, tokens, [self._copies[h] == 1 for h in hashes])
+        # A page that follows one set aside may be another copy. What follows a new one is new.
+        known = sum(self._copies[hashed] > 1 for hashed in hashes)
+        if known < len(hashes):
+            above = hashes[known - 1] if known else parent
+            self._pending.append(Stored(hashes[known:], above, tokens[known:]))
 
     def cleared(self) -> None:
         """Note that the tree was reset."""
@@ -136,19 +137,3 @@ class KvEvents:
             del self._copies[hashed]
         if last:
             self._pending.append(Removed(last))
-
-
-def _stored(
-    hashes: list[int], parent: int | None, tokens: np.ndarray, new: list[bool]
-) -> Iterator[Stored]:
-    """Yield the events of a run of pages: of those that nobody knows yet.
-
-    new  whether a page is the first of its hash; a page that follows one set aside may be another
-    """
-    first = 0
-    for is_new, run in groupby(new):
-        stop = first + len(list(run))
-        if is_new:
-            above = hashes[first - 1] if first else parent
-            yield Stored(hashes[first:stop], above, tokens[first:stop])
-        first = stop

@@ -108,9 +108,9 @@ class PrefixCopies:
         counts by how much later the request starts.
         """
         giver, theirs = self._most(request, to)
-        gain = 0 if theirs is None else theirs.start - match.start
-        if theirs is None or gain <= 0:
+        if theirs is None or theirs.start <= match.start:
             return Brought(match, 0)
+        gain = theirs.start - match.start
         lost = match.full_tokens < request.copied_to
         if lost or copied_cost(gain) >= gain:
             return Brought(match, gain)
@@ -193,7 +193,9 @@ class PrefixCopies:
         for kind, pairs in enumerate(kinds):
             step.arriving[taker].update((kind, target) for _, target in pairs)
         step.bytes += piece.bytes
-        step.transfers.append(UnitTransfer(giver, taker, *map(_told, kinds)))
+        step.transfers.append(
+            UnitTransfer(giver, taker, *(packed(pairs, INT32) for pairs in kinds))
+        )
         return True
 
     def take(self, step: int) -> Exchange | None:
@@ -221,7 +223,3 @@ def _units(match: Match) -> Iterator[tuple[int, int]]:
     if match.point is not None:
         yield from ((1, page) for page in match.point.swa_pages)
         yield (2, match.point.state)
-
-
-def _told(pairs: list[tuple[int, int]]) -> bytes:
-    return packed(pairs, INT32) if pairs else b""

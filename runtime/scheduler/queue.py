@@ -153,7 +153,7 @@ class WaitingQueue:
             return
         top = max((request.priority for request in requests), default=0)
         for request in requests:
-            steps = int(max(now_s - request.arrival_s, 0.0) / self._aging_s)
+            steps = int((now_s - request.arrival_s) / self._aging_s)
             request.level = min(request.priority + steps, top)
 
     def _in_turns(self, waiting: list[Request]) -> list[Request]:

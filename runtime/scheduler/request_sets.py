@@ -66,8 +66,7 @@ class RequestSets:
         self.by_id[request.id] = request
         self.pending.add(request)
         self.waiting.add(request)
-        if start:
-            self.waiting.note_start(request, start)
+        self.waiting.note_start(request, start)
 
     def withdraw(self, request: Request) -> None:
         """Forget a request that waits and never ran."""

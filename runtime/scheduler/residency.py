@@ -129,8 +129,7 @@ class Residency:
     def peek(self, request: Request) -> Match:
         """Return what the tree alone has of a waiting request; change nothing."""
         tokens = request.tokens[: request.total]
-        limit = request.match_limit if self.reuse else 0
-        return self.cache.peek(tokens, limit=limit, namespace=request.namespace)
+        return self.cache.peek(tokens, limit=request.match_limit, namespace=request.namespace)
 
     def try_admit(self, request: Request, match: Match, *, reserve_pages: int = 0) -> bool:
         """Give a waiting request a row, its window and state, and pages up to its `total`.
@@ -266,7 +265,7 @@ class Residency:
         """
         page = self.spec.page_size
         tokens = request.committed if partial else request.committed // page * page
-        if not self.reuse or request.holding.lock is None:
+        if not self.reuse:
             return
         if tokens > request.holding.published or (
             ended and tokens == request.holding.published > 0
@@ -349,10 +348,9 @@ class Residency:
         """Leave a resume point behind all that was fed, of what the row has."""
         position, holding = request.committed, request.holding
         assert request.scheduled == position, f"request {request.id} leaves with a chunk in flight"
-        wanted = self.reuse and self.policy.request_end and self.spec.has_points and position
-        if not wanted or holding.lock is None:
-            return
-        if position <= request.matched or position < holding.exact_from:
+        assert holding.lock is not None
+        wanted = self.reuse and self.policy.request_end and self.spec.has_points
+        if not wanted or position <= request.matched or position < holding.exact_from:
             return
         lent = self._rows.lend(request.row, position, self._copies)
         if lent is None:

@@ -106,9 +106,8 @@ class FairShares:
         """Keep the shares that wait, and of the others those that are deepest in debt."""
         idle = [name for name in self._service if not self._waiting[name]]
         idle.sort(key=self._service.__getitem__)
-        for k, name in enumerate(idle):
-            if self._service[name] <= self._virtual or k < len(idle) - MOST_REMEMBERED // 2:
-                del self._service[name]
+        for name in idle[: -(MOST_REMEMBERED // 2)]:
+            del self._service[name]
 
 
 def _label(name: str) -> str:

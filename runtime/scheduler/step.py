@@ -95,11 +95,6 @@ class Step:
         return self.rows.requests[: self.told]
 
     @property
-    def twins(self) -> list[Request]:
-        """Waiting requests that are sampled from a row's logits, after the rows' own entries."""
-        return [twin for _, twin in self.rows.twins]
-
-    @property
     def joining(self) -> list[Request]:
         """The requests whose first token comes with this step, and who go on after it.
 

@@ -115,7 +115,7 @@ class Waypoints:
             if oldest is request:
                 return False
             self.give_up(oldest)
-        return self._most > 0
+        return True
 
     def enter(self, match: Match) -> bool:
         """Hang the waypoint into the tree at which a match could start, if there is one.

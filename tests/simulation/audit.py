@@ -26,6 +26,8 @@ def check_sets(engine: Engine) -> None:
         places = [*(r.id for r in sets.waiting), *(r.id for r in running)]
         places += [r.id for r in sets.suspended]
         demand(sorted(places) == sorted(sets.by_id), "a request stands in no set, or in two")
+        rested = [(r.row, r.matched, r.committed, r.scheduled) for r in sets.waiting]
+        demand(set(rested) <= {(-1, 0, 0, 0)}, "a request that waits holds something")
         rows = {request.row for request in running}
         demand(len(rows) == len(running) and -1 not in rows, "two requests have one row")
         free = residency.table.rows - residency.table.free

@@ -35,8 +35,9 @@ class FakeGrammars:
 
     @property
     def active(self) -> bool:
-        """Whether there is any output."""
-        return bool(self.outputs)
+        """Whether there is any output that has not failed, or whose failure is untold."""
+        going = any(output.failure is None for output in self.outputs.values())
+        return going or bool(self._failed)
 
     def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
         """Return a new output."""

@@ -13,6 +13,7 @@ import numpy as np
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.wire.arrays import FLOAT32, INT32, UINT8, packed, unpacked
 from runtime.wire.step import (
+    NOT_FINITE_REASON,
     EntryLogprobs,
     Failure,
     KeptResult,
@@ -146,9 +147,9 @@ class _Forwarded:
         )
 
     def _finite(self, drawn: Drawn) -> np.ndarray:
-        plan, finite = self._plan, self._rows_finite
-        finite[[int(plan.sampled[self._entries[k]]) for k in drawn.failed]] = False
-        return finite
+        bad = [self._entries[k] for k, why in drawn.failed.items() if why == NOT_FINITE_REASON]
+        self._rows_finite[self._plan.sampled[bad]] = False
+        return self._rows_finite
 
     def _logits(self, k: int) -> tuple[np.uint64, int]:
         hashes = self._chunks[int(self._plan.sampled[k])]
@@ -168,7 +169,7 @@ class TokenRunner:
     above that is allowed is.
 
     in_flight    of each step launched, how many before it were not settled then: 0 or 1
-    fail_tokens  whoever samples one of them has none
+    fail_tokens  whoever samples one of them has none, for the reason `why_failed`
     bad          what makes the numbers of rows that are not finite
     """
 
@@ -184,10 +185,9 @@ class TokenRunner:
         self.swa = np.full((sizes.swa_pages + 1, spec.swa_page_size), POISON)
         self.ring_rows = np.full((sizes.states + 1, RING_ROWS), POISON)
         self.banks = np.full((sizes.states + 1, BANKS), POISON)
-        self.computed_tokens = 0
-        self.steps = 0
+        self.computed_tokens = self.steps = 0
         self.in_flight: list[int] = []
-        self.fail_tokens: set[int] = set()
+        self.fail_tokens, self.why_failed = set[int](), NOT_FINITE_REASON
         self.bad = BadNumbers(spec.page_size)
         self.open_steps: list[_Forwarded] = []
         self.states: dict[int, LineSampling] = {}
@@ -298,7 +298,7 @@ class TokenRunner:
             token = self._pick(row)
             drawn.tokens.append(token)
             if token in self.fail_tokens:
-                drawn.failed[k] = "logits are not finite"
+                drawn.failed[k] = self.why_failed
             elif (logprobs := self._logprobs(row, token)) is not None:
                 drawn.logprobs.append(EntryLogprobs(k, logprobs))
             output.append(token)

@@ -94,3 +94,16 @@ def test_a_request_without_a_token_is_refused_when_its_time_is_over(waits: bool)
     rig.run()
     assert other is None or len(rig.tokens(other)) == 30
     rig.assert_conserved()
+
+
+def test_an_answer_that_is_whole_once_its_step_is_settled_is_not_refused() -> None:
+    rig = Rig(AMPLE, overlap=True)
+    request = rig.send(PROMPT[:9], 0, timeout_s=0.5)
+    rig.scheduler.turn()
+    assert rig.request(request).has_chunk_in_flight
+    rig.now_s += 1.0
+    rig.run()
+
+    assert not rig.refusals()
+    assert [item.finish for item in rig.outputs(request)] == ["length"]
+    rig.assert_conserved()

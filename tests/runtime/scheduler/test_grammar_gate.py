@@ -17,6 +17,7 @@ from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
 from runtime.grammar.pool import GrammarPool, PoolSettings
 from runtime.messages import Grammar, Output
+from runtime.scheduler.grammar_gate import IDLE_S
 from runtime.scheduler.request import Request
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
@@ -63,6 +64,18 @@ def test_without_a_grammar_none_of_this_runs() -> None:
     rig.run()
 
     assert rig.tokens(request_id) == expected_output(PROMPT, 5, VOCAB)
+
+
+def test_masks_are_not_waited_for_while_a_prompt_is_computed(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    rig.send(PROMPT, new=3, grammar=A)
+    prompt = rig.send(list(range(48)), new=1)
+    rig.turn_until(lambda: bool(rig.outputs(prompt)))
+    assert set(grammars.waits) == {0.0}
+
+    rig.scheduler.turn()
+    assert grammars.waits[-1] == IDLE_S
 
 
 def test_a_request_waits_in_the_queue_until_its_grammar_is_compiled(

@@ -45,6 +45,7 @@ def test_masks_hold_in_every_replica_while_steps_overlap() -> None:
     for k, request in enumerate(free, start=10):
         assert rig.tokens(request) == expected_output(prompt_of(k, 20), 9, 50)
     assert not grammars.outputs
+    assert grammars.untold == []
     rig.assert_conserved()
 
 

@@ -11,7 +11,14 @@ from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.grammar_gate import IDLE_S, LOOK_S
 from runtime.scheduler.request import Request
-from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import (
+    NOT_FINITE_REASON,
+    KeptResult,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+)
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import TokenRunner, expected_output
@@ -222,4 +229,25 @@ def test_a_grammar_that_fails_during_a_step_ends_its_request_after_it(
     last = rig.outputs(bad)[-1]
     assert (last.finish, last.error) == ("error", "it is slow")
     assert rig.tokens(fine) == expected_output([7, 7, 7], 9, VOCAB)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("reason", [NOT_FINITE_REASON, "no mask"])
+def test_a_row_whose_kept_logits_give_no_token_fails_alone(
+    rig: Rig, grammars: FakeGrammars, reason: str
+) -> None:
+    held, free = rig.send(PROMPT, new=4, grammar=A), rig.send([7, 7, 7], new=30)
+    rig.scheduler.turn()
+    grammars.answer()
+    rig.turn_until(lambda: len(rig.tokens(free)) == 10)
+    first, bad = expected_output(PROMPT, 2, VOCAB)
+    rig.runner.fail_tokens, rig.runner.why_failed = {bad}, reason
+    grammars.answer()
+    rig.turn_until(lambda: rig.outputs(held)[-1].finish is not None)
+    rig.runner.fail_tokens = set()
+    rig.run()
+
+    last = rig.outputs(held)[-1]
+    assert (rig.tokens(held), last.finish, last.error) == ([first], "error", reason)
+    assert rig.tokens(free) == expected_output([7, 7, 7], 30, VOCAB)
     rig.assert_conserved()

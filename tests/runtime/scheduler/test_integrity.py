@@ -6,7 +6,7 @@ import pytest
 
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import PoolSizes
-from runtime.scheduler.integrity import QUIET_S, IntegrityWatch, check_locks
+from runtime.scheduler.integrity import QUIET_S, IntegrityWatch
 from tests.testing.scheduler_rig import Rig
 
 
@@ -41,7 +41,8 @@ def test_a_page_that_a_row_shares_is_protected_by_its_own_lock() -> None:
     second = rig.send(list(range(30)), 9)
     rig.scheduler.turn()
     request = rig.request(second)
-    check_locks(rig.residency, [request])
+    watch = IntegrityWatch(rig.residency, every_step=True)
+    watch.stepped([request])
     lock = request.holding.lock
     assert lock is not None
     assert request.holding.shared_pages >= 2
@@ -50,7 +51,7 @@ def test_a_page_that_a_row_shares_is_protected_by_its_own_lock() -> None:
     lock.node = int(rig.residency.cache.arrays.page("parent")[lock.node])
 
     with pytest.raises(IntegrityError, match="does not protect"):
-        check_locks(rig.residency, [request])
+        watch.stepped([request])
 
 
 def test_otherwise_it_is_verified_once_it_has_been_quiet_for_a_while(rig: Rig) -> None:

@@ -207,7 +207,9 @@ def test_who_lost_a_batch_before_sending_it_gives_no_snapshot(readers: Readers) 
         assert asking.recv_multipart()[2] == kv_publisher.END_OF_REPLAY
 
 
-@pytest.mark.parametrize("frames", [[b"x"], [b"", b"short"], [b"", number(0), b""], [b"x", b"x"]])
+@pytest.mark.parametrize(
+    "frames", [[b"x"], [b"", b"short"], [b"", number(0), b""], [b"x", number(0)]]
+)
 def test_a_malformed_request_harms_nobody(
     readers: Readers, frames: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,7 +248,7 @@ def test_a_subscriber_who_never_reads_loses_batches_and_holds_nobody_up(
         while asleep.poll(100):
             asleep.recv_multipart()
             got += 1
-        assert 0 < got < count
+        assert 0 < got < 500  # of zmq's own limit it would get a thousand
 
 
 def test_a_full_queue_loses_batches_and_leaves_a_gap_in_the_numbers(

@@ -3,11 +3,12 @@
 import random
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.messages import Abort, Flush, Flushed, Logprobs, Queued
+from runtime.messages import Abort, Flush, Flushed, Logprobs, Queued, State
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -147,7 +148,9 @@ def test_tokens_that_wait_are_reported_before_each_step_where_they_are_bounded()
     assert "26 tokens are waiting, 18 more would exceed 40" in refused.message
 
     rig.run()
-    assert [m for m in rig.socket.outbox if isinstance(m, Queued)][-1] == Queued(3, 0)
+    told = [m for m in rig.socket.outbox if isinstance(m, Queued)]
+    assert told[-1] == Queued(3, 0)
+    assert all(one != following for one, following in pairwise(told))
 
 
 def test_what_can_never_fit_is_refused_at_once() -> None:
@@ -308,6 +311,7 @@ def test_a_profile_without_a_folder_is_refused_and_nobody_notices() -> None:
     answers = [m for m in rig.socket.outbox if isinstance(m, Profiled)]
     assert [(a.call_id, a.done) for a in answers] == [(5, False), (6, False)]
     assert len(rig.tokens(request)) == 3
+    assert any(isinstance(m, State) for m in rig.socket.outbox)
     assert not rig.scheduler.state().profiling
 
 

@@ -1,5 +1,7 @@
 """Namespaces are told by digest and size, the largest first."""
 
+import hashlib
+
 from mem_cache.spec import PoolSizes
 from runtime.scheduler.namespaces import digest, largest_namespaces
 from tests.testing.scheduler_rig import Rig
@@ -11,6 +13,7 @@ def test_a_digest_is_stable_and_tells_nothing_of_the_name() -> None:
     assert digest("tenant") == digest("tenant") != digest("tenant2")
     assert "tenant" not in digest("tenant")
     assert len(digest("")) == 8
+    assert digest("tenant") != hashlib.blake2b(b"tenant", digest_size=4).hexdigest()
 
 
 def test_the_largest_namespaces_are_told_with_their_tokens() -> None:

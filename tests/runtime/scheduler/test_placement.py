@@ -2,11 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 
 import runtime.scheduler.placement as placement
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.messages import Grammar
+from runtime.grammar.output import GrammarOutput
+from runtime.messages import Generate, Grammar, Sampling, pack_ids
+from runtime.scheduler.request import Request, Status
 from tests.bench.bench_host import NoOpRunner
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.fake_grammars import FakeGrammars
@@ -15,6 +18,7 @@ from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
 AMPLE = PoolSizes(full_pages=400, swa_pages=400, states=120)
+MASK = np.zeros(1, np.int32)
 
 
 def test_the_next_turn_goes_where_the_conversation_is() -> None:
@@ -235,3 +239,23 @@ def test_a_request_that_finds_no_pages_goes_to_an_idle_replica() -> None:
     rig.run()
     assert rig.tokens(late) == expected_output(prompt_of(3, 60), 5, 50)
     rig.assert_conserved()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "moves"),
+    [
+        ("passed", 3, True),
+        ("status", Status.PREFILL, False),
+        ("cached_tokens", 0, False),
+        ("constraint", GrammarOutput(1, None, MASK, accept=lambda _: None), False),
+        ("copied_to", 8, False),
+    ],
+)
+def test_only_who_never_ran_and_has_nothing_where_it_waits_is_moved(
+    field: str, value: object, moves: bool
+) -> None:
+    rig = JointRig(AMPLE, 2)
+    request = Request(Generate(1, pack_ids([1, 2]), Sampling(4, seed=0)), (), 0.0)
+    setattr(request, field, value)
+
+    assert placement._can_move(request, rig.replicas[0]) == moves

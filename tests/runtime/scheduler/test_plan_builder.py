@@ -6,10 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
+import runtime.scheduler.plan_builder as plan_builder
 from mem_cache.spec import PoolSizes
 from runtime.messages import Generate, Grammar, Logprobs, Sampling, pack_ids
-from runtime.wire.arrays import FLOAT32, INT32, unpacked
-from runtime.wire.step import VERSION, StepPlan
+from runtime.scheduler.request import Request
+from runtime.wire.arrays import FLOAT32, INT32, packed, unpacked
+from runtime.wire.step import VERSION, LineSampling, StepPlan
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
 
@@ -41,6 +43,7 @@ def test_a_line_joins_once_with_all_that_its_request_asks_for() -> None:
         top_p=0.9,
         min_p=0.1,
         presence_penalty=0.25,
+        frequency_penalty=0.75,
         repetition_penalty=1.5,
         min_new_tokens=2,
         logit_bias={4: 1.5, 9: -2.0},
@@ -52,17 +55,44 @@ def test_a_line_joins_once_with_all_that_its_request_asks_for() -> None:
 
     (join,) = (join for plan in plans(rig) for join in plan.joins)
     assert plans(rig)[2].joins == [join]  # the third chunk ends the prompt
-    told = join.sampling
-    assert (told.seed, told.temperature, told.top_k) == ((1 << 64) - 2, 0.5, 7)
-    assert (told.top_p, told.min_p, told.presence_penalty) == (0.9, 0.1, 0.25)
-    assert (told.prompt_tokens, told.min_new_tokens, told.constrained) == (10, 2, False)
-    assert unpacked(told.prompt, INT32).tolist() == PROMPT
-    assert told.output == b""
-    assert unpacked(told.bias_ids, INT32).tolist() == [4, 9]
-    assert unpacked(told.bias_values, FLOAT32).tolist() == [1.5, -2.0]
-    assert unpacked(told.stop_ids, INT32).tolist() == [20, 30]
-    assert told.top_logprobs == 3
-    assert unpacked(told.logprob_ids, INT32).tolist() == [8, 7]
+    assert join.sampling == LineSampling(
+        seed=(1 << 64) - 2,
+        prompt_tokens=10,
+        temperature=0.5,
+        top_k=7,
+        top_p=0.9,
+        min_p=0.1,
+        presence_penalty=0.25,
+        frequency_penalty=0.75,
+        repetition_penalty=1.5,
+        min_new_tokens=2,
+        prompt=packed(PROMPT, INT32),
+        bias_ids=packed([4, 9], INT32),
+        bias_values=packed([1.5, -2.0], FLOAT32),
+        stop_ids=packed([20, 30], INT32),
+        top_logprobs=3,
+        logprob_ids=packed([8, 7], INT32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("penalty", "prompt", "output"),
+    [
+        ({}, [], []),
+        ({"presence_penalty": 0.5}, [], [7]),
+        ({"frequency_penalty": -0.5}, [], [7]),
+        ({"repetition_penalty": 1.5}, PROMPT, [7]),
+    ],
+)
+def test_what_a_penalty_counts_travels_with_it(
+    penalty: dict[str, float], prompt: list[int], output: list[int]
+) -> None:
+    sampling = msgspec.structs.replace(Sampling(6, seed=1), **penalty)
+    request = Request(Generate(1, pack_ids(PROMPT), sampling), (), 0.0)
+    request.append(7)
+    told = plan_builder._line_sampling(request)
+
+    assert [unpacked(ids, INT32).tolist() for ids in (told.prompt, told.output)] == [prompt, output]
 
 
 def test_what_nothing_asks_for_does_not_travel() -> None:

@@ -157,16 +157,17 @@ def test_a_point_is_copied_to_where_there_are_more_pages_already(theirs: int) ->
     rig.assert_conserved()
 
 
-def test_little_is_computed_rather_than_copied() -> None:
+@pytest.mark.parametrize("length", [1, 30])
+def test_little_is_computed_rather_than_copied(length: int) -> None:
     rig = Spread(AMPLE)
-    short = prompt_of(4, 30)
+    short = prompt_of(4, length)
     rig.ask_at(0, short)
     rig.ask_at(1, [*short, 1])
 
-    assert copied_cost(30) == 30
+    assert copied_cost(length) == length
     assert copied_cost(1000) < 60
     assert not rig.transfers
-    assert rig.counted == (0, 30)
+    assert rig.counted == (0, length)
 
 
 def test_a_long_prefix_comes_in_pieces_of_bounded_size(either_way: bool) -> None:
@@ -196,8 +197,11 @@ def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
     rig.run()
 
     for exchange in rig.executor.exchanges:
-        pages = sum(len(pairs_of(one.pages).T) for one in exchange.transfers)
-        assert pages <= 3
+        units = [(one.pages, one.windows, one.states) for one in exchange.transfers]
+        pages, windows, states = (
+            sum(len(pairs_of(a).T) for a in kind) for kind in zip(*units, strict=True)
+        )
+        assert 10 * pages + 2 * windows + 4 * states <= FEW.step_bytes
     for request, text in zip(requests, (HISTORY, other), strict=True):
         assert rig.tokens(request) == expected_output([*text, 1], 3, 50)
     assert rig.counted == (200, 0)

@@ -19,7 +19,8 @@ from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank, Ranks
 from layers.weights.checkpoint import WeightError
-from mem_cache.spec import PoolSizes
+from mem_cache.spec import CacheSpec, Paged, PoolSizes
+from mem_cache.tree.policy import Lru, TurnPolicy
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
@@ -29,6 +30,7 @@ from runtime.executor.loading import load_model
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
 from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.residency import Residency
 from tests.testing.fused_rig import FakeMemory, QuantisedModel, a_device, short_stand_in
 from tests.testing.joint_rig import CheckedJointExecutor
 from tests.testing.scheduler_rig import MemorySocket, Rig
@@ -337,3 +339,21 @@ def test_grammars_are_made_for_the_checkpoint_that_is_served(folder: Path, tmp_p
     assert output.failure is None
     assert pool.end_ids == {1}
     pool.shut_down()
+
+
+def test_tree_and_rows_are_as_the_flags_say() -> None:
+    cache = CacheSpec("fp32", paged=(Paged("kv", 4096),))
+
+    def built(rows: int = 9, live_states: int = 0, **flags: object) -> Residency:
+        config = dataclasses.replace(SMALL, **flags)  # pyright: ignore[reportArgumentType]
+        sizes = PoolSizes(20, 0, 2 * live_states, live_states)
+        return process.build_residency(config, cache, sizes, 257, rows=rows)
+
+    assert [built(*sizes).table.rows for sizes in ((3, 4), (9, 4), (9, 0))] == [3, 4, 9]
+    assert built().table.page_table.shape[1] == 2
+    assert [built(disable_radix_cache=off).reuse for off in (False, True)] == [True, False]
+    assert built(resume_every_pages=3).policy.every_pages == 3
+    quotas = [built(namespace_quota=share)._namespace_tokens for share in (1.0, 0.5, 0.01)]
+    assert quotas == [None, 10 * 256, 256]
+    policies = [type(built(eviction_policy=name).cache.policy) for name in ("lru", "turns")]
+    assert policies == [Lru, TurnPolicy]

@@ -218,12 +218,14 @@ def test_of_a_long_queue_each_share_has_its_oldest_ranked() -> None:
     assert sorted(r.id for r in queue.candidates(6.0)) == [1, 2, 9]
 
 
-def test_waiting_adds_to_priority_up_to_the_highest_that_waits() -> None:
-    queue = WaitingQueue("lpm", aging_s=10.0)
-    for request in (make(1, 0.0), make(2, 25.0, priority=3), make(3, 26.0, priority=5)):
-        queue.add(request)
+@pytest.mark.parametrize("aging_s", [8.0, 0.5])
+def test_waiting_adds_to_priority_up_to_the_highest_that_waits(aging_s: float) -> None:
+    queue = WaitingQueue("lpm", aging_s=aging_s)
+    arrivals = [(0.0, 0), (2.5, 3), (2.6, 5)]
+    for number, (steps, priority) in enumerate(arrivals, start=1):
+        queue.add(make(number, steps * aging_s, priority=priority))
 
-    assert order(queue, {}, 29.0) == [3, 2, 1]
+    assert order(queue, {}, 2.9 * aging_s) == [3, 2, 1]
     # The first one is as urgent as the second, and older; then it has got to the third one's.
-    assert order(queue, {}, 30.0) == [3, 1, 2]
-    assert order(queue, {}, 50.0) == [1, 2, 3]
+    assert order(queue, {}, 3.0 * aging_s) == [3, 1, 2]
+    assert order(queue, {}, 5.0 * aging_s) == [1, 2, 3]

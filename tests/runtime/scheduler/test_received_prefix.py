@@ -67,6 +67,16 @@ def test_pages_that_are_there_are_not_wanted_again() -> None:
     assert {target for _, target in got.pages}.isdisjoint(before)
 
 
+def test_a_point_that_is_there_is_not_copied_over() -> None:
+    residency = Rig(SIZES).residency
+    prefix = donor()
+    received(residency, prefix)
+    again = received(residency, prefix)
+
+    assert again == Received([], [], [])
+    assert residency.cache.points == 1
+
+
 def test_a_point_one_token_further_on_serves_the_end_alone() -> None:
     residency = Rig(SIZES).residency
     prefix = donor()

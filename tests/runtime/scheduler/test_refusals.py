@@ -39,6 +39,15 @@ def test_each_fault_has_its_reason(
     assert refusal.message
 
 
+@pytest.mark.parametrize(("prompt", "what"), [(0, "is empty"), (5, "is in use")])
+def test_a_bad_request_is_told_what_is_wrong_with_it(prompt: int, what: str) -> None:
+    message = request(prompt, 5)
+    refusal = refusal_of(message, SETTINGS, known={7}, crowd=Crowd(), has_grammars=False)
+
+    assert refusal is not None
+    assert what in refusal.message
+
+
 @pytest.mark.parametrize("message", [request(15, 5), request(5, 5, grammar=Grammar("regex", "a"))])
 def test_what_fits_may_wait(message: Generate) -> None:
     assert refusal_of(message, SETTINGS, known={8}, crowd=Crowd(2), has_grammars=True) is None

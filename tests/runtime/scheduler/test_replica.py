@@ -1,14 +1,17 @@
 """Several replicas under one loop: joint steps, the same answers, nothing lost."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from mem_cache.spec import PoolSizes
+from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.cache_messages import CacheView, GetCache
 from runtime.messages import Flush, Flushed
 from runtime.profile_messages import StartProfile, StopProfile
 from runtime.scheduler.integrity import QUIET_S
+from runtime.scheduler.request import Status
+from runtime.scheduler.settings import SchedulerSettings
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.joint_rig import JointRig
 from tests.testing.scheduler_rig import Rig
@@ -175,3 +178,37 @@ def test_all_replicas_are_verified_once_none_has_work(monkeypatch: pytest.Monkey
         rig.scheduler.turn()
 
     assert verified == [0, 1]
+
+
+def test_queue_and_planner_are_as_the_settings_say() -> None:
+    def adjusted(settings: SchedulerSettings) -> SchedulerSettings:
+        return replace(
+            settings,
+            schedule_policy="fcfs",
+            priority_aging_s=3.0,
+            max_queued_requests=7,
+            chunked_prefill_size=11,
+            max_logit_rows=12,
+            step_context=13,
+            step_samples=14,
+        )
+
+    replica = Rig(AMPLE, adjust=adjusted).replica
+    queue, planner = replica.sets.waiting, replica._planning._planner
+    assert (queue.policy, queue._aging_s, queue._most_passed) == ("fcfs", 3.0, 7)
+    assert (planner._chunk_tokens, planner._logit_rows) == (11, 12)
+    assert (planner._context, planner._samples) == (13, 14)
+
+
+def test_a_prompt_that_is_computed_is_waited_for_no_more() -> None:
+    rig = Rig(AMPLE, spec=TreeSpec(64, 16, 32), rows=2, chunk=50)
+    shared = prompt_of(10, 128)
+    first = rig.send([*shared, *prompt_of(11, 30)], 30)
+    second = rig.send([*shared, 44, *prompt_of(12, 30)], 2)
+    rig.scheduler.turn()
+    assert rig.replica.awaits_prefix(rig.request(second))
+    rig.send(prompt_of(13, 20), 60, priority=1)
+    rig.turn_until(lambda: rig.request(first).status is Status.DECODE)
+
+    assert rig.request(second).status is Status.WAITING
+    assert not rig.replica.awaits_prefix(rig.request(second))

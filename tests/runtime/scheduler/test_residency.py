@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError
+from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.units import Units
+from runtime.scheduler.kv_event_wire import Cleared, Event
+from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
-from tests.testing.scheduler_rig import Rig
+from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
@@ -311,3 +315,23 @@ def test_a_point_that_is_not_lent_is_not_counted_as_lent(monkeypatch: pytest.Mon
     assert residency._lent_points == 1
     residency.take_back(lock)
     rig.assert_conserved()
+
+
+class Told:
+    """Keeps batches of cache events."""
+
+    hash_key: bytes | None = None
+
+    def __init__(self) -> None:
+        self.batches: list[list[Event]] = []
+
+    def publish(self, events: list[Event], *, time_s: float) -> None:
+        self.batches.append(events)
+
+
+def test_a_reset_is_published_before_anybody_is_told_of_it() -> None:
+    told, table = Told(), RequestTable(SMALL, rows=1, max_pages=4)
+    residency = Residency(SMALL, units=Units(AMPLE), table=table, event_sink=told)
+    residency.reset()
+
+    assert told.batches == [[Cleared()]]

@@ -51,6 +51,15 @@ def test_what_the_chat_format_tells_is_kept_beside_them() -> None:
     }
 
 
+def test_a_point_is_left_a_token_behind_what_is_known_where_that_is_worth_one() -> None:
+    rig = Rig(AMPLE, spec=SPEC, resume=ResumePolicy(branch_min_tokens=1, page_end=False))
+    rig.send(PROMPT[:20], 1)
+    rig.run()
+    wanted = _wanted(rig, [*PROMPT[:20], *range(41, 49)], boundaries=(19, 20, 21, 23))
+
+    assert wanted == {21: PointKind.BOUNDARY, 23: PointKind.BOUNDARY, 28: PointKind.PROMPT_END}
+
+
 def test_what_is_there_is_not_left_again() -> None:
     rig = _rig()
     rig.send(PROMPT[:97], 1)

@@ -7,7 +7,7 @@ from mem_cache.spec import PoolSizes
 from runtime.scheduler.request import Status
 from runtime.scheduler.step import Step, StepState
 from runtime.wire.arrays import INT32, packed
-from runtime.wire.step import StepResult
+from runtime.wire.step import NOT_FINITE_REASON, StepResult
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -112,4 +112,27 @@ def test_a_chunk_that_is_not_finite_fails_its_request_and_is_not_published(
     again = rig.send(bad, 4)
     rig.run()
     assert rig.tokens(again) == expected_output(bad, 4, 50)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("reason", [NOT_FINITE_REASON, "no mask"])
+@pytest.mark.parametrize("told", [0, 2])
+def test_a_token_that_cannot_be_drawn_fails_its_request_and_who_shares_its_logits(
+    told: int, reason: str
+) -> None:
+    rig = Rig(AMPLE, rows=2, chunk=5)
+    expected, others = expected_output(PROMPT, 3, 50), expected_output([7, 7], 9, 50)
+    assert expected[told] not in {*expected[:told], *others}
+    rig.runner.fail_tokens, rig.runner.why_failed = {expected[told]}, reason
+    other, first, twin = rig.send([7, 7], 9), rig.send(PROMPT, 6), rig.send(PROMPT, 6)
+    rig.run()
+
+    for request in (first, twin):
+        assert rig.tokens(request) == expected[:told]
+        last = rig.outputs(request)[-1]
+        assert (last.finish, last.error) == ("error", reason)
+    assert rig.tokens(other) == others
+    counters = rig.replica.stats.counters
+    assert (counters["failed_requests"], counters["finished_requests"]) == (2, 1)
+    assert counters["not_finite_requests"] == 2 * (reason == NOT_FINITE_REASON)
     rig.assert_conserved()

@@ -203,8 +203,9 @@ def test_no_number_of_addresses_fills_the_memory(monkeypatch: pytest.MonkeyPatch
         shares.leave(share)
         shares.start(share, k)
         shares.stop(share)
-
-    assert len(shares._service) <= 21
+        assert len(shares._service) <= 21
+        deepest_in_debt = {f"@{j}" for j in range(max(1, k - 9), k + 1)}
+        assert deepest_in_debt <= shares._service.keys() | {"@0"}
 
 
 @pytest.mark.parametrize("aging_s", [1.0, 0.0])

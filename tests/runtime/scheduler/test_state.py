@@ -4,6 +4,8 @@ import pytest
 
 from mem_cache.spec import PoolSizes
 from runtime.messages import GetState, State
+from runtime.scheduler.state import scheduler_state
+from runtime.scheduler.times import LoopTimes
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.joint_rig import JointRig
 from tests.testing.scheduler_rig import Rig
@@ -35,3 +37,19 @@ def test_counters_and_amounts_are_sums_and_shares_are_of_all_units() -> None:
 
 def test_one_replica_tells_no_parts() -> None:
     assert Rig(AMPLE).scheduler.state().replicas == []
+
+
+@pytest.mark.parametrize(("started_s", "ages"), [(None, (0.0, 3.0)), (1.0, (4.0, 0.0))])
+def test_either_the_step_or_the_loop_has_an_age(
+    started_s: float | None, ages: tuple[float, float]
+) -> None:
+    state = scheduler_state(
+        1,
+        Rig(AMPLE).scheduler.replicas,
+        times=LoopTimes(turned_s=2.0, step_started_s=started_s),
+        clock=lambda: 5.0,
+        compilations=None,
+        profiling=False,
+    )
+
+    assert (state.step_age_s, state.loop_age_s) == ages

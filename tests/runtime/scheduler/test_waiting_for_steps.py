@@ -1,7 +1,9 @@
 """What is known, told and counted while a step is waited for."""
 
+import pytest
+
 from runtime.executor.interface import StepHandle
-from runtime.messages import State
+from runtime.messages import State, ToScheduler
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 from tests.runtime.scheduler.test_overlap import AMPLE, VOCAB, A, overlapping, prompt_of
 from tests.testing.fake_grammars import FakeGrammars
@@ -77,3 +79,24 @@ def test_tokens_that_are_known_are_sent_before_a_step_with_grammars_is_sampled()
 
     assert len(runner.sent) >= 4
     assert all(sent == known for sent, known in runner.sent)
+
+
+def test_only_an_idle_loop_waits_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(AMPLE, rows=1)
+    waits: list[float] = []
+    receive = rig.socket.receive
+
+    def received(timeout_s: float) -> list[ToScheduler]:
+        waits.append(timeout_s)
+        return receive(timeout_s)
+
+    monkeypatch.setattr(rig.socket, "receive", received)
+    rig.send(prompt_of(1, 40), 5)
+    rig.send(prompt_of(2, 20), 5)
+    rig.run()
+    rig.scheduler.turn()
+    rig.scheduler.turn()
+
+    idle_s = rig.settings.idle_poll_s
+    assert waits[0] == waits[-1] == idle_s
+    assert set(waits[1:-2]) == {0.0}

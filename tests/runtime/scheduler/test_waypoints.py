@@ -220,6 +220,42 @@ def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
     rig.assert_conserved()
 
 
+def test_where_no_units_can_be_had_a_prompt_leaves_none_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = rig_with(chunk=512, rows=4)
+    monkeypatch.setattr(rig.residency.points, "take", lambda *_, **__: None)
+    request = rig.send(prompt_of(18, 300), 9)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+    assert rig.request(request).holding.waypoints == []
+    rig.run()
+
+    assert rig.tokens(request) == expected_output(prompt_of(18, 300), 9, VOCAB)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"),
+    [
+        (0, 63, []),
+        (0, 64, [64]),
+        (0, 128, [64, 128]),
+        (64, 127, []),
+        (64, 191, [128]),
+        (192, 300, [256]),
+    ],
+)
+def test_a_chunk_leaves_the_waypoints_behind_its_own_tokens(
+    start: int, end: int, wanted: list[int]
+) -> None:
+    rig = rig_with(chunk=8)
+    request = rig.send(prompt_of(19, 320), 1)
+    rig.scheduler.turn()
+
+    saves = rig.residency.waypoints.leave(rig.request(request), start, end)
+    assert [save.position for save in saves] == wanted
+
+
 def test_a_prompt_with_more_waypoints_than_the_share_keeps_its_first_ones() -> None:
     rig = rig_with(sizes=PoolSizes(600, 900, 192), chunk=64, rows=4)
     request = rig.send(prompt_of(18, 600), 9)
