@@ -10,6 +10,7 @@ import random
 import pytest
 import torch
 
+from runtime.executor.record_watch import Unwatched
 from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.byte_ledger import ByteLedger
 from tests.testing.network_rig import NetworkRig
@@ -243,7 +244,7 @@ def test_the_ledger_sees_a_single_bit(model: tuple[str, ...], cold: Cold, pool: 
     """In the page, window or ring of a running row: what all the tests above rely on."""
     ledger, _, _ = cold
     rig = NetworkRig(ledger, *model, *COLD)
-    rig.runner._watch = None  # which would see it first
+    rig.runner._watch = Unwatched()  # which would see it first
     rig.send(SHORT, NEW_TOKENS)
     while not len(rig.replica.sets.decoding):
         rig.turn()
