@@ -106,7 +106,8 @@ class Life:
         return self._past_steps + (self._engine.launched if self._engine else 0)
 
     def _wake_s(self) -> float:
-        return min(self._next_event_s, self.loop.next_timer_s, self._api_until_s or float("inf"))
+        # A process that stalls hears no timer.
+        return min(self._next_event_s, self._api_until_s or self.loop.next_timer_s)
 
     def _lose_engine(self) -> None:
         if self._engine is not None:

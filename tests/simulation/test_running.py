@@ -2,11 +2,19 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.simulation.draw import Drawn
 from tests.simulation.running import live_script, live_seed
-from tests.simulation.script import Arrive, Script, WorldSpec, read_script
+from tests.simulation.script import (
+    ApiStall,
+    Arrive,
+    SchedulerDies,
+    Script,
+    WorldSpec,
+    read_script,
+)
 
 STEPS = 250
 
@@ -37,6 +45,21 @@ def test_a_life_lived_again_takes_as_many_steps(tmp_path: Path) -> None:
     assert again.fault is None
     assert again.script == once.script
     assert again.steps == once.steps
+
+
+def test_time_passes_while_the_scheduler_is_gone_and_a_timer_waits_for_a_stalled_process() -> None:
+    call = Arrive(at=1.0, key=1, prompt="a" * 20, new=30, ignore_eos=True, reader="slow")
+    events = [
+        msgspec.structs.replace(call, patience_s=0.01),
+        SchedulerDies(at=1.02, seconds=0.1),
+        ApiStall(at=1.021, seconds=0.05),
+        msgspec.structs.replace(call, at=1.3, key=2),
+    ]
+
+    outcome = live_script(Script(0, WorldSpec(), events))
+
+    assert outcome.fault is None
+    assert outcome.counted["finished_requests"] == 1
 
 
 def test_seeds_draw_all_there_is() -> None:
