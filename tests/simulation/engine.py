@@ -54,7 +54,8 @@ class Weather:
             case NoRoom():
                 self.no_pages += event.calls
             case Stall():
-                self.stall_s += event.seconds
+                # Not their sum: a long step would make the next one longer.
+                self.stall_s = max(self.stall_s, event.seconds)
 
     def spoil(self, rows: Sequence[Ran]) -> None:
         """Make rows not finite, of the kinds that are due."""
