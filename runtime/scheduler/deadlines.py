@@ -64,7 +64,7 @@ class Deadlines:
         return min(limits, default=None)
 
     def _waited_too_long(self, request: Request, now_s: float) -> bool:
-        """Whether a request never had a row, and its time to get one is over."""
+        """Whether a request had no row in which anything was computed, and its time is over."""
         if self._queue_s is None or request.status is not Status.WAITING or request.background:
             return False
         fresh = request.cached_tokens is None and not request.output_tokens

@@ -65,7 +65,9 @@ class Claims:
             demand(not late, f"request {request.id} is {age_s:.2f} s over its time")
             waits = request.status is Status.WAITING and not request.background
             if world.queue_timeout_s is not None and waits and request.cached_tokens is None:
-                over = age_s > world.queue_timeout_s and not request.output_tokens
+                # It may have had a row, for a chunk that never came.
+                since = now_s - request.times._since_s > slack_s
+                over = since and age_s > world.queue_timeout_s and not request.output_tokens
                 demand(not over, f"request {request.id} waits for too long")
         if not world.aging_s and world.replicas == 1:
             self._check_shares()
