@@ -136,10 +136,10 @@ class PendingPoints:
         return replace(point, state=self._states.take()) if self._state_each else point
 
     def place(self, request: Request) -> None:
-        """Hang the points whose positions are published by now into the tree."""
+        """Hang the points into the tree whose positions are published and settled by now."""
         waiting: list[PendingPoint] = []
         for point in request.holding.pending_points:
-            if point.position > request.holding.published:
+            if point.position > request.seen:
                 waiting.append(point)
             else:
                 self.hang(request, point)

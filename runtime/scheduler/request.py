@@ -175,6 +175,14 @@ class Request:
         self.outgoing = Outgoing()
 
     @property
+    def seen(self) -> int:
+        """Return how many tokens are in the tree and were computed by settled steps, too.
+
+        What others have published may go on behind it: the step in flight may not be finite.
+        """
+        return min(self.holding.published, self.committed)
+
+    @property
     def match_limit(self) -> int:
         """Most tokens that may come from the cache: one is always computed, and every
         position whose logits are still wanted."""

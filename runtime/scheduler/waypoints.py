@@ -138,7 +138,7 @@ class Waypoints:
     def _last_shared(self, holder: Request, match: Match) -> PendingPoint | None:
         """Return the last waypoint that the match has all tokens before, and starts before."""
         page, pages = self._spec.page_size, self._table.page_table[holder.row]
-        reached = min(match.full_tokens, holder.holding.published)
+        reached = min(match.full_tokens, holder.seen)
         last: PendingPoint | None = None
         for point in holder.holding.waypoints:
             # They stand at ends of pages, and whoever has the tree's page has all before it.
@@ -159,7 +159,7 @@ class Waypoints:
         least = 0
         for point in reversed(request.holding.waypoints):
             distance = request.target - point.position
-            if distance >= least and point.position <= request.holding.published:
+            if distance >= least and point.position <= request.seen:
                 kept.append(point)
                 least = 2 * distance
         for point in reversed(kept):

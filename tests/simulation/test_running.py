@@ -27,6 +27,11 @@ def test_nothing_goes_wrong_in_a_random_life(seed: int) -> None:
     assert outcome.steps >= STEPS
 
 
+def test_a_point_is_not_hung_before_its_step_is_seen_to_be_finite() -> None:
+    """Others have published the pages before it; the step in flight, which makes it, fails."""
+    assert live_seed(3981, 570).fault is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, 20))
 def test_nothing_goes_wrong_in_a_million_steps(first: int) -> None:
