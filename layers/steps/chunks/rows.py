@@ -5,7 +5,7 @@ the pools. So a position has the same bits whether it is decoded or part of a ch
 reading for each token what neighbours share.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +23,7 @@ from layers.steps.chunks.plan import ChunkPlan
 from layers.steps.decode_step import whole_tiles
 from layers.steps.equal_slices import MOST_ROWS, equal_slices
 
-__all__ = ["ChunkRows", "token_rows"]
+__all__ = ["ChunkRows"]
 
 
 @dataclass(slots=True)
@@ -149,8 +149,3 @@ class ChunkRows:
             read[4] = seen[4].clamp(max=self._top_k)
         split = {ratio: SplitPlan() for ratio in (0, *self._columns)}
         return _Rows(part, plan.row[part], seen, read, split)
-
-
-def token_rows(counts: Iterable[int]) -> set[int]:
-    """Return all numbers of rows that calls may have in steps of so many tokens."""
-    return {1 << power for power in range(min(max(counts, default=0), MOST_ROWS).bit_length())}
